@@ -1,0 +1,109 @@
+"""The ledger: what was spent, on what, and whether the next step can still be paid.
+
+Every cost carries both rules; the budget is held under the rule that it was given in. A charge that does not fit is
+refused before it is written down, so the ledger never shows more than the budget.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from budgeted.budget.cost import NOTHING, Cost, total
+from budgeted.budget.units import Compute, format_compute
+from budgeted.errors import BudgetedError, UnknownName
+
+Purpose = Literal["forward", "backward", "optimizer", "fisher", "similarity", "retrieval", "evaluation_training"]
+PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+
+
+class BudgetSpent(BudgetedError):
+    """The charge does not fit into what is left; nothing was charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent: compute under one rule, and bytes that persist between steps. None means no limit."""
+
+    compute: Compute | None = None
+    bytes: int | None = None
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Spending by purpose under both rules, with wall-clock seconds and peak memory kept beside it."""
+
+    compute: Compute | None = None
+    steps: int = 0
+    spent_on: dict[Purpose, Cost] = field(default_factory=lambda: dict.fromkeys(PURPOSES, NOTHING))
+    seconds_on: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def spent(self) -> Cost:
+        return total(self.spent_on.values())
+
+    @property
+    def left(self) -> int | None:
+        """What is left under the budget's rule; None without a budget."""
+        return None if self.compute is None else self.compute.amount - self.spent.under(self.compute.rule)
+
+    def affords(self, cost: Cost) -> bool:
+        return self.compute is None or cost.under(self.compute.rule) <= (self.left or 0)
+
+    def charge(self, costs: Mapping[Purpose, Cost]) -> None:
+        """Charge one step, all of its purposes or none."""
+        for purpose, cost in costs.items():
+            if purpose not in self.spent_on:
+                raise UnknownName("purpose", purpose, PURPOSES)
+            if cost.paper < 0 or cost.real < 0:
+                raise BudgetedError(f"a charge cannot be negative: {purpose} {cost}")
+        step = total(costs.values())
+        if not self.affords(step):
+            assert self.compute is not None
+            rule = self.compute.rule
+            raise BudgetSpent(
+                f"the step costs {format_compute(step.under(rule), rule)}, but only "
+                f"{format_compute(max(self.left or 0, 0), rule)} of {self.compute} is left: "
+                "raise the compute budget or stop training here"
+            )
+        for purpose, cost in costs.items():
+            self.spent_on[purpose] += cost
+        self.steps += 1
+
+    @contextlib.contextmanager
+    def clock(self, what: str) -> Iterator[None]:
+        """Keep the wall-clock seconds of what happens inside."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds_on[what] = self.seconds_on.get(what, 0.0) + time.perf_counter() - start
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain numbers and strings, ready for JSON."""
+        return {
+            "steps": self.steps,
+            "spent": {name: [cost.paper, cost.real] for name, cost in self.spent_on.items()},
+            "seconds": dict(self.seconds_on),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        unknown = set(state["spent"]) - set(PURPOSES)
+        if unknown:
+            raise UnknownName("purpose", sorted(unknown)[0], PURPOSES)
+        self.steps = int(state["steps"])
+        self.spent_on = dict.fromkeys(PURPOSES, NOTHING)
+        for name, (paper, real) in state["spent"].items():
+            self.spent_on[name] = Cost(int(paper), int(real))
+        self.seconds_on = {name: float(seconds) for name, seconds in state["seconds"].items()}
+
+
+def peak_memory() -> int:
+    """Peak resident bytes of this process since it started."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,102 @@
+"""Quantities with their unit in the name: bytes in decimal or binary multiples, compute under a named rule.
+
+>>> parse_bytes("7.6MiB"), parse_bytes("7.6MB")
+(7969178, 7600000)
+>>> parse_compute("171.94TMAC")
+Compute(amount=171940000000000, rule='paper')
+>>> print(parse_compute("350TFLOP"))
+350TFLOP
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+from budgeted.errors import BudgetedError
+
+Rule = Literal["paper", "real"]
+RULES: tuple[Rule, ...] = ("paper", "real")
+UNIT_OF_RULE: dict[Rule, str] = {"paper": "MAC", "real": "FLOP"}
+RULE_OF_UNIT: dict[str, Rule] = {"MAC": "paper", "FLOP": "real"}
+
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_NUMBER = r"(?P<number>\d[\d_,]*(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+)"
+_QUANTITY = re.compile(rf"\s*{_NUMBER}\s*(?P<unit>[A-Za-z]*)\s*")
+
+
+class BadQuantity(BudgetedError):
+    """A quantity that cannot be read, or whose unit could mean two things."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """An amount of compute under one rule: MAC under `paper`, FLOP under `real`."""
+
+    amount: int
+    rule: Rule
+
+    def __str__(self) -> str:
+        return format_compute(self.amount, self.rule)
+
+
+def parse_compute(text: str) -> Compute:
+    """Read `171.94TMAC` (rule `paper`) or `350TFLOP` (rule `real`)."""
+    number, unit = _split(text, "compute", "171.94TMAC (rule paper) or 350TFLOP (rule real)")
+    for name, rule in RULE_OF_UNIT.items():
+        prefix = unit.removesuffix(name)
+        if unit.endswith(name) and prefix in _DECIMAL:
+            return Compute(_whole(number * _DECIMAL[prefix]), rule)
+    raise BadQuantity(
+        f"cannot read {text!r} as compute: write it with its rule's unit, as in 171.94TMAC (rule paper, "
+        "one per multiply-accumulate) or 350TFLOP (rule real, operations as executed)"
+    )
+
+
+def parse_bytes(text: str) -> int:
+    """Read `7998016B`, `7.6MB` (decimal, 10^6) or `7.6MiB` (binary, 2^20); a fraction of a byte is dropped."""
+    number, unit = _split(text, "bytes", "7998016B, 7.6MB (10^6) or 7.6MiB (2^20)")
+    prefix = unit.removesuffix("B")
+    factor = _BINARY.get(prefix, _DECIMAL.get(prefix)) if unit.endswith("B") else None
+    if prefix == "K":  # KB is written for both 1,000 and 1,024: refuse rather than guess
+        factor = None
+    if factor is None:
+        raise BadQuantity(
+            f"cannot read {text!r} as bytes: write 7998016B, 7.6MB (decimal, 10^6) or 7.6MiB (binary, 2^20)"
+        )
+    return _whole(number * factor)
+
+
+def format_compute(amount: int, rule: Rule, digits: int = 5) -> str:
+    """Print an amount of compute so that `parse_compute` reads it again (to `digits` figures)."""
+    return _scaled(amount, _DECIMAL, digits) + UNIT_OF_RULE[rule]
+
+
+def format_bytes(count: int, digits: int = 4) -> str:
+    """Print bytes in binary multiples, under their right name: `7.628MiB`."""
+    return _scaled(count, {"": 1, **_BINARY}, digits) + "B"
+
+
+def _split(text: str, kind: str, example: str) -> tuple[Fraction, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise BadQuantity(f"cannot read {text!r} as {kind}: write a number and a unit, as in {example}")
+    return Fraction(match["number"].replace("_", "").replace(",", "")), match["unit"]
+
+
+def _whole(amount: Fraction) -> int:
+    return amount.numerator // amount.denominator
+
+
+def _scaled(amount: int, multiples: dict[str, int], digits: int) -> str:
+    prefix, factor = max(
+        ((name, size) for name, size in multiples.items() if size <= max(abs(amount), 1)),
+        key=lambda item: item[1],
+    )
+    if factor == 1:
+        return f"{amount}{prefix}"
+    text = f"{amount / factor:.{digits}g}"
+    return (text if "e" not in text else str(round(amount / factor))) + prefix

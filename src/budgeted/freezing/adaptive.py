@@ -1,0 +1,130 @@
+"""Adaptive layer freezing (aL): the paper's section 3.1.
+
+Freezing the first n blocks saves compute S_n and loses the information that the batch holds for them. The information
+per compute that training gives on average, (I/C)_m = sum of trF over blocks after m / (C - S_m), at its best m, is what
+the saved compute is worth; the batch's own loss is the Fisher trace of the frozen blocks, scaled by how large the
+batch's feature gradient is against its average:
+
+    BFC_n = max_m (I/C)_m * S_n - |g|^2 / E|g|^2 * sum of trF over the first n blocks,    n* = argmax, n from 0 to L-1.
+
+The trace needs the gradients of all blocks, so in every m-th step nothing is frozen and it is refreshed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from budgeted.errors import BudgetedError
+from budgeted.freezing.policies import NO_BLOCKS, StepView, prefix
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """The criterion of one batch, for every n from 0 to L-1."""
+
+    information_per_compute: tuple[float, ...]
+    bfc: tuple[float, ...]
+    n: int
+
+
+def criterion(
+    fisher: Sequence[float], saved: Sequence[int], full_cost: int, ratio: float, head_fisher: bool
+) -> Criterion:
+    """BFC and its argmax (the smallest n on a tie). `fisher` per block with the head last, `saved[n]` for n < L."""
+    blocks = len(fisher)
+    known = sum(fisher) if head_fisher else sum(fisher[:-1])
+    lost, losses = 0.0, [0.0]
+    for trace in fisher[: blocks - 1]:
+        lost += trace
+        losses.append(lost)
+    per_compute = tuple((known - losses[n]) / (full_cost - saved[n]) for n in range(blocks))
+    best = max(per_compute)
+    # an infinite ratio (no average yet) forbids freezing, but 0 blocks lose nothing
+    bfc = tuple(best * saved[n] - (ratio * losses[n] if losses[n] else 0.0) for n in range(blocks))
+    return Criterion(per_compute, bfc, max(range(blocks), key=lambda n: (bfc[n], -n)))
+
+
+@dataclass
+class AdaptivePrefix:
+    """aL: freeze the first n* blocks, n* by the batch freezing criterion."""
+
+    refresh_every: int = 4
+    """m: in every m-th step nothing is frozen and the Fisher traces are refreshed"""
+    ema: float = 0.01
+    """weight of the newest value in the moving averages (the published code has 0.001)"""
+    head_fisher: bool = True
+    """whether the head's Fisher trace counts among the information (as in the paper's sums) or not (as in the
+    published code); it changes how much is frozen by a factor of about two"""
+    ema_start: Literal["zero", "first", "corrected"] = "zero"
+    """start of the averages: at zero, as in the paper (it holds back freezing for the first 1/ema steps),
+    at the first value, or at zero with the bias divided out"""
+    refresh: Literal["periodic", "bernoulli"] = "periodic"
+    """refresh in every m-th step exactly, or with probability 1/m (as in the published code)"""
+    seed: int = 0
+    """seed of the draws when refresh is 'bernoulli'"""
+    fisher: list[float] = field(default_factory=list, init=False)
+    gradient: float = field(default=0.0, init=False)
+    updates: dict[str, int] = field(default_factory=lambda: {"fisher": 0, "gradient": 0}, init=False)
+    last: Criterion | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.refresh_every < 1:
+            raise BudgetedError(f"refresh_every must be 1 or more, got {self.refresh_every}")
+        if not 0 < self.ema <= 1:
+            raise BudgetedError(f"ema must lie in (0, 1], got {self.ema}")
+
+    def decide(self, view: StepView) -> frozenset[int]:
+        size = view.feature_gradient()
+        if not math.isfinite(size):
+            raise BudgetedError(
+                "the gradient at the last feature is not finite: lower the learning rate or check the inputs"
+            )
+        if not self.fisher:
+            self.fisher = [0.0] * view.blocks
+        self.last = None
+        frozen = NO_BLOCKS
+        if not self._refreshes(view.step):
+            average = self._average(self.gradient, "gradient")
+            ratio = size / average if average > 0 else math.inf
+            traces = [self._average(trace, "fisher") for trace in self.fisher]
+            self.last = criterion(traces, view.saved, view.full_cost, ratio, self.head_fisher)
+            frozen = prefix(self.last.n, view.blocks)
+        self.gradient = self._moved(self.gradient, size, "gradient")
+        self.updates["gradient"] += 1
+        return frozen
+
+    def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
+        if self._refreshes(view.step):
+            squares = view.squared_gradients()
+            self.fisher = [self._moved(trace, new, "fisher") for trace, new in zip(self.fisher, squares, strict=True)]
+            self.updates["fisher"] += 1
+
+    def _refreshes(self, step: int) -> bool:
+        if self.refresh == "periodic":
+            return step % self.refresh_every == 0
+        # a hash of the step, not a running generator: deciding and looking back agree, and nothing need be saved
+        mixed = (step * 0x9E3779B97F4A7C15 + self.seed * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        return (mixed ^ (mixed >> 31)) < 2**64 // self.refresh_every
+
+    def _moved(self, old: float, new: float, what: str) -> float:
+        if self.ema_start == "first" and self.updates[what] == 0:
+            return new
+        return (1 - self.ema) * old + self.ema * new
+
+    def _average(self, value: float, what: str) -> float:
+        if self.ema_start != "corrected" or self.updates[what] == 0:
+            return value
+        return float(value / (1 - (1 - self.ema) ** self.updates[what]))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"fisher": list(self.fisher), "gradient": self.gradient, "updates": dict(self.updates)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.fisher = [float(trace) for trace in state["fisher"]]
+        self.gradient = float(state["gradient"])
+        self.updates = {name: int(count) for name, count in state["updates"].items()}

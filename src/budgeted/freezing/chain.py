@@ -1,0 +1,194 @@
+"""The ordered block chain of a feed-forward module: stem first, head last.
+
+Every operator and every parameter of the traced forward belongs to a block. Freezing needs no more than the order: the
+backward pass of a frozen prefix is not run, whatever skips or dense connections lie in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from budgeted.budget.trace import Trace, Value, trace
+from budgeted.errors import BudgetedError
+from budgeted.freezing.units import Granularity, Unit, depends, find_units, parameter_uses
+
+# work between the last block and the head that belongs to the head, as the paper has it: [pool, classifier]
+_BEFORE_HEAD = frozenset(
+    ("mean", "avg_pool2d", "_adaptive_avg_pool2d", "adaptive_max_pool2d", "max_pool2d_with_indices", "amax", "view",
+     "_unsafe_view", "reshape", "flatten", "select", "slice", "squeeze", "index", "permute", "transpose", "clone",
+     "native_dropout", "detach", "alias", "t", "_to_copy")
+)  # fmt: skip
+
+
+class NoBlockChain(BudgetedError):
+    """The module has no order of blocks that could be frozen; the reason is in the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One unit of freezing: its name and the names of its parameters."""
+
+    name: str
+    parameters: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class BlockChain:
+    """The blocks in order, and which operator of the trace lies in which block."""
+
+    blocks: tuple[Block, ...]
+    block_of: list[int]  # per operator of the trace
+    trace: Trace
+    granularity: Granularity
+    head: str  # module path of the last weighted layer
+    feature: Value | None  # its input, the last feature
+    shared: dict[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of several blocks
+    unused: tuple[str, ...] = ()  # parameters that the forward never reads
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def check(self, frozen: Collection[int]) -> frozenset[int]:
+        """The set as it may be frozen: known blocks, and never the head."""
+        for block in frozen:
+            if not 0 <= block < len(self) - 1:
+                raise BudgetedError(
+                    f"block {block} cannot be frozen: choose from 0 to {len(self) - 2} "
+                    f"(block {len(self) - 1} is the head, {self.blocks[-1].name!r})"
+                )
+        return frozenset(frozen)
+
+    def frozen_parameters(self, frozen: Collection[int]) -> frozenset[str]:
+        """Names of the parameters that rest when these blocks are frozen; a shared one only if all its blocks are."""
+        names = {name for block in frozen for name in self.blocks[block].parameters}
+        return frozenset(name for name in names if name not in self.shared or set(self.shared[name]) <= set(frozen))
+
+    def trained(self, frozen: Collection[int]) -> frozenset[int]:
+        """Indices into the trace's parameters of those that get a gradient."""
+        resting = self.frozen_parameters(frozen)
+        return frozenset(index for index in self.trace.trainable() if self.trace.parameter_names[index] not in resting)
+
+    def owned(self, block: int) -> tuple[str, ...]:
+        """Parameters counted with this block: a shared one belongs to the last block that uses it."""
+        return tuple(
+            name for name in self.blocks[block].parameters if name not in self.shared or self.shared[name][-1] == block
+        )
+
+
+def block_chain(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any] | None = None,
+    granularity: Granularity = "block",
+) -> BlockChain:
+    """Find the block chain by tracing the model's forward on (the shapes of) example inputs."""
+    return chain_of_trace(model, trace(model, inputs, keywords), granularity)
+
+
+def chain_of_trace(model: nn.Module, traced: Trace, granularity: Granularity = "block") -> BlockChain:
+    _refuse_recurrence(model, traced)
+    units, inside = find_units(model, traced, granularity)
+    if not any(unit.weighted for unit in units):
+        raise NoBlockChain(f"{type(model).__name__} has no layer with a weight: there is nothing to freeze")
+    groups = _join_light_units(units)
+    if len(groups) < 2:
+        raise NoBlockChain(
+            f"{type(model).__name__} is a single block ({groups[0][0].name!r}): nothing to freeze below its head"
+        )
+    number = {unit.name: index for index, group in enumerate(groups) for unit in group}
+    block_of = _assign(traced, inside, number, len(groups) - 1)
+    users: dict[str, set[int]] = {}
+    for index, group in enumerate(groups):
+        for unit in group:
+            for parameter in unit.parameters:
+                users.setdefault(traced.parameter_names[parameter], set()).add(index)
+    blocks = tuple(
+        Block(_name(group), tuple(name for name in traced.parameter_names if index in users.get(name, ())))
+        for index, group in enumerate(groups)
+    )
+    last_weight = max(op for unit in groups[-1] if unit.weighted for op in unit.readers)
+    return BlockChain(
+        blocks=blocks,
+        block_of=block_of,
+        trace=traced,
+        granularity=granularity,
+        head=traced.ops[last_weight].path,
+        feature=_input_of(traced, traced.ops[last_weight].path),
+        shared={name: tuple(sorted(found)) for name, found in users.items() if len(found) > 1},
+        unused=tuple(name for name in traced.parameter_names if name not in users),
+    )
+
+
+def _input_of(traced: Trace, path: str) -> Value | None:
+    """The first data that a module's last call reads from outside."""
+    start, end = next(((a, b) for name, a, b in reversed(traced.calls) if name == path), (0, 0))
+    for op in traced.ops[start:end]:
+        for value in op.inputs:
+            if value.from_input and (value.producer is None or value.producer < start):
+                return value
+    return None
+
+
+def _refuse_recurrence(model: nn.Module, traced: Trace) -> None:
+    """A parameter that one module applies again to what it made itself has no place in a chain."""
+    for path, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):  # one fused operator: the recurrence is not seen in the trace
+            raise _recurrent(model, f"{path} is a {type(module).__name__}")
+    for parameter, ops in parameter_uses(traced).items():
+        by_module: dict[str, list[int]] = {}
+        for index in ops:
+            by_module.setdefault(traced.ops[index].path, []).append(index)
+        for path, calls in by_module.items():
+            if len(calls) > 1 and depends(traced, calls[1], calls[0]):
+                name = traced.parameter_names[parameter]
+                where = path or "its forward"
+                raise _recurrent(model, f"{where} applies {name} {len(calls)} times, to its own output")
+
+
+def _recurrent(model: nn.Module, reason: str) -> NoBlockChain:
+    return NoBlockChain(f"{type(model).__name__} is recurrent ({reason}): layer freezing needs a feed-forward net")
+
+
+def _join_light_units(units: list[Unit]) -> list[list[Unit]]:
+    """Units without a weight join a neighbour: the layer before them, or the unit that they prepare.
+
+    A norm that follows a single layer belongs to it; one that follows a whole block (pre-norm nets) belongs to the
+    next.
+    """
+    groups: list[list[Unit]] = []
+    waiting: list[Unit] = []
+    for unit in units:
+        if unit.weighted:
+            groups.append([*waiting, unit])
+            waiting = []
+        elif groups and not waiting and groups[-1][-1].layer:
+            groups[-1].append(unit)
+        else:
+            waiting.append(unit)
+    if waiting:
+        groups[-1].extend(waiting)
+    return groups
+
+
+def _name(group: list[Unit]) -> str:
+    return next(unit.name for unit in group if unit.weighted)
+
+
+def _assign(traced: Trace, inside: dict[int, str], number: dict[str, int], head: int) -> list[int]:
+    """Operators outside every unit go with the block before them; pooling in front of the head goes with the head."""
+    block_of: list[int] = []
+    current = 0
+    for op in traced.ops:
+        name = inside.get(op.index)
+        current = number.get(name, current) if name is not None else current
+        block_of.append(current)
+    first_of_head = next((i for i, block in enumerate(block_of) if block == head), len(block_of))
+    for index in range(first_of_head - 1, -1, -1):
+        if traced.ops[index].name not in _BEFORE_HEAD or inside.get(index) in number:
+            break
+        block_of[index] = head
+    return block_of

@@ -1,0 +1,213 @@
+"""Which modules are blocks: the units of freezing, found from the module tree and the traced dataflow.
+
+No table per architecture. Going down from the root:
+
+- a plain container (Sequential, ModuleList, ModuleDict) and the root are opened;
+- a module that holds a run of like units with two weights or more each is a stage, and opened: two or more in a row
+  if nothing but one tensor passes from each to the next, three or more if other tensors pass by (dense connections);
+- of the rest, a module whose class occurs several times (a residual block, a transformer layer) or inside which
+  several tensors are alive at once (a skip connection, attention) is one unit;
+- what remains is a chain written as one class (a stem, a wrapper), and opened; at the bottom, a layer is a unit.
+
+Layers without a weight (norms, scales, class tokens) join a neighbour. At single-layer granularity every
+module that reads a weight itself is a unit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+
+from budgeted.budget.trace import Trace
+
+Granularity = Literal["block", "layer"]
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+# a parameter used in one of these is a weight; scales, shifts, tokens and positions are not
+_PRODUCTS = frozenset(
+    ("convolution", "linear", "mm", "addmm", "bmm", "baddbmm", "matmul", "mv", "embedding", "_embedding_bag")
+)
+
+
+@dataclass(slots=True)
+class Unit:
+    """A module (or the parameters that a module uses directly), with the operators that read its parameters."""
+
+    name: str
+    layer: bool  # a single layer, not a composite
+    readers: list[int] = field(default_factory=list)  # operators that read a parameter, in order
+    parameters: set[int] = field(default_factory=set)
+    weighted: bool = False  # one of them is a weight of a product or a look-up
+
+
+def find_units(model: nn.Module, trace: Trace, granularity: Granularity) -> tuple[list[Unit], dict[int, str]]:
+    """The units in order of execution, and the unit's name for every operator that lies in one."""
+    uses = parameter_uses(trace)
+    weights = {
+        parameter
+        for parameter, ops in uses.items()
+        if trace.parameters[parameter].ndim >= 2 and any(trace.ops[i].name in _PRODUCTS for i in ops)
+    }
+    tree = _Tree(model, trace, weights)
+    owners = {path: tree.unit_of(path, granularity) for path in {op.path for op in trace.ops}}
+    units: dict[str, Unit] = {}
+    inside: dict[int, str] = {}
+    for op in trace.ops:
+        owner, layer = owners[op.path]
+        read = [value.parameter for value in op.inputs if value.parameter is not None]
+        if owner is None:  # the opened module's own work: a unit only where it reads parameters
+            if not read:
+                continue
+            owner, layer = trace.parameter_names[read[0]], True
+        inside[op.index] = owner
+        if not read:
+            continue
+        unit = units.setdefault(owner, Unit(owner, layer))
+        unit.readers.append(op.index)
+        unit.parameters.update(read)
+        unit.weighted = unit.weighted or not weights.isdisjoint(read)
+    return list(units.values()), inside
+
+
+class _Tree:
+    """The module tree as executed: who is called in whom, who reads parameters, what passes by."""
+
+    def __init__(self, model: nn.Module, trace: Trace, weights: set[int]) -> None:
+        self.trace = trace
+        self.weights = weights
+        self.modules = dict(model.named_modules())
+        self.readers = Counter(op.path for op in trace.ops if any(value.parameter is not None for value in op.inputs))
+        self.bearing: set[str] = set()  # modules under which a parameter is read
+        for path in self.readers:
+            self.bearing.update(("", *_ancestors(path)))
+        self.classes = Counter(type(module) for path, module in self.modules.items() if self._children(path) and path)
+        self.span: dict[str, tuple[int, int]] = {}
+        for path, start, end in trace.calls:
+            self.span.setdefault(path, (start, end))
+        self._learned = _depends_on_parameters(trace)
+
+    def unit_of(self, path: str, granularity: Granularity) -> tuple[str | None, bool]:
+        """The unit that a module at `path` lies in (None: it is opened) and whether that is a single layer."""
+        if granularity == "layer":
+            return (path, True) if path and not self._children(path) else (None, True)
+        for ancestor in _ancestors(path):
+            if not self._opened(ancestor):
+                return ancestor, not self._children(ancestor)
+        return None, True
+
+    def _opened(self, path: str) -> bool:
+        children = self._children(path)
+        if path == "":
+            return True
+        if not children:
+            return False
+        if type(self.modules[path]) in _CONTAINERS:
+            return True
+        if self.readers[path]:  # works with parameters of its own between those of its children
+            return False
+        chain = self._is_chain(path, children)
+        if self._longest_run(path) >= (2 if chain else 3):
+            return True
+        return chain and self.classes[type(self.modules[path])] < 2
+
+    def _children(self, path: str) -> list[str]:
+        prefix = f"{path}." if path else ""
+        names = [prefix + name for name, _ in self.modules[path].named_children()]
+        return [name for name in names if name in self.bearing]
+
+    def _longest_run(self, path: str) -> int:
+        """Like units with two weights or more each that the module holds, directly or in plain containers."""
+        found: Counter[type] = Counter()
+        pending = self._children(path)
+        while pending:
+            child = pending.pop()
+            if type(self.modules[child]) in _CONTAINERS:
+                pending += self._children(child)
+            elif self._weights(child) >= 2:
+                found[type(self.modules[child])] += 1
+        return max(found.values(), default=0)
+
+    def _weights(self, path: str) -> int:
+        """Weights read at or below `path`."""
+        prefix = f"{path}."
+        read = {
+            value.parameter
+            for op in self.trace.ops
+            if op.path == path or op.path.startswith(prefix)
+            for value in op.inputs
+        }
+        return len(read & self.weights)
+
+    def _is_chain(self, path: str, children: list[str]) -> bool:
+        """Does just one learned tensor pass from each child to the next?"""
+        _, end = self.span.get(path, (0, 0))
+        boundaries = [self.span[child][0] for child in self._direct(children) if child in self.span]
+        return all(self._passing(at, end) <= 1 for at in sorted(boundaries)[1:])
+
+    def _direct(self, children: list[str]) -> list[str]:
+        """Children, with plain containers that are never called themselves (ModuleList) replaced by theirs."""
+        direct: list[str] = []
+        for child in children:
+            if child in self.span or type(self.modules[child]) not in _CONTAINERS:
+                direct.append(child)
+            else:
+                direct += self._direct(self._children(child))
+        return direct
+
+    def _passing(self, at: int, end: int) -> int:
+        """Learned values that exist before operator `at` and are read by the module's operators from there on."""
+        seen: set[int] = set()
+        for op in self.trace.ops[at:end]:
+            for value in op.inputs:
+                made = value.producer
+                if id(value) in self._learned and value.from_input and (made is None or made < at):
+                    seen.add(id(value))
+        return len(seen)
+
+
+def _ancestors(path: str) -> list[str]:
+    """From the outermost module inside the root down to the module itself."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[: i + 1]) for i in range(len(parts))]
+
+
+def _depends_on_parameters(trace: Trace) -> set[int]:
+    learned: set[int] = set()
+    for op in trace.ops:
+        if any(value.parameter is not None or id(value) in learned for value in op.inputs):
+            learned.update(id(value) for value in op.outputs)
+    return learned
+
+
+def parameter_uses(trace: Trace) -> dict[int, list[int]]:
+    """For every parameter the operators that apply it to data, reached through views and reshapes of it."""
+    carries: dict[int, set[int]] = {}  # value -> parameters that it is made of, as long as no data is in it
+    uses: dict[int, list[int]] = {}
+    for op in trace.ops:
+        parameters: set[int] = set()
+        for value in op.inputs:
+            if value.parameter is not None:
+                parameters.add(value.parameter)
+            parameters |= carries.get(id(value), set())
+        if not parameters:
+            continue
+        if any(value.from_input for value in op.outputs):
+            for parameter in parameters:
+                uses.setdefault(parameter, []).append(op.index)
+        else:
+            for value in op.outputs:
+                carries[id(value)] = parameters
+    return uses
+
+
+def depends(trace: Trace, later: int, earlier: int) -> bool:
+    """Does operator `later` read, directly or not, what operator `earlier` made?"""
+    reached = {id(value) for value in trace.ops[earlier].outputs}
+    for op in trace.ops[earlier + 1 : later + 1]:
+        if any(id(value) in reached for value in op.inputs):
+            if op.index == later:
+                return True
+            reached.update(id(value) for value in op.outputs)
+    return False

@@ -1,0 +1,122 @@
+"""The criterion against a brute-force evaluation of the paper's equations, and the policy's bookkeeping."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from budgeted.freezing import AdaptivePrefix, StepView, criterion
+from budgeted.freezing.feature_gradient import by_autograd, closed_form, mean_square
+
+amounts = st.floats(0, 1e6, allow_nan=False, width=32)
+
+
+@st.composite
+def nets(draw: st.DrawFn) -> tuple[list[float], list[int], list[int]]:
+    layers = draw(st.integers(2, 12))
+    fisher = draw(st.lists(amounts, min_size=layers, max_size=layers))
+    forward = draw(st.lists(st.integers(1, 10**9), min_size=layers, max_size=layers))
+    backward = draw(st.lists(st.integers(1, 10**9), min_size=layers, max_size=layers))
+    return fisher, forward, backward
+
+
+@given(nets(), st.floats(0, 1e4), st.booleans())
+def test_criterion_is_the_papers(net: tuple[list[float], list[int], list[int]], ratio: float, head: bool) -> None:
+    fisher, forward, backward = net
+    layers = len(fisher)
+    saved = [sum(backward[:n]) for n in range(layers)]
+    found = criterion(fisher, saved, sum(forward) + sum(backward), ratio, head)
+    counted = fisher if head else [*fisher[:-1], 0.0]
+    # equation (4), equation (5): layers are numbered from 1 in the paper, so "1 to n" is [:n]
+    per_compute = [sum(counted[n:]) / (sum(forward) + sum(backward[n:])) for n in range(layers)]
+    bfc = [max(per_compute) * sum(backward[:n]) - sum(ratio * trace for trace in fisher[:n]) for n in range(layers)]
+    scale = max(1.0, *(abs(value) for value in bfc), ratio * sum(fisher))
+    assert found.information_per_compute == pytest.approx(per_compute, rel=1e-9, abs=1e-12)
+    assert found.bfc == pytest.approx(bfc, rel=1e-9, abs=1e-9 * scale)
+    assert 0 <= found.n <= layers - 1
+    assert bfc[found.n] == pytest.approx(max(bfc), rel=1e-9, abs=1e-9 * scale)
+    assert found.bfc[found.n] == max(found.bfc)
+    assert found.n == found.bfc.index(max(found.bfc))  # fewest blocks on a tie
+
+
+def view(step: int, size: float, squares: list[float]) -> StepView:
+    return StepView(step, 4, 1000, [0, 100, 300, 500], lambda: size, lambda: squares)
+
+
+def test_averages_follow_the_algorithm() -> None:
+    policy = AdaptivePrefix(refresh_every=4, ema=0.1)
+    sizes = [4.0, 1.0, 2.0, 0.5, 3.0, 0.1, 0.1, 0.1]
+    squares = [1.0, 2.0, 3.0, 4.0]
+    gradient, fisher = 0.0, [0.0] * 4
+    for step, size in enumerate(sizes):
+        frozen = policy.decide(view(step, size, squares))
+        if step % 4 == 0:
+            assert frozen == frozenset()
+            assert policy.last is None
+        else:
+            expected = criterion(fisher, [0, 100, 300, 500], 1000, size / gradient, True)
+            assert policy.last == expected
+            assert frozen == frozenset(range(expected.n))
+        policy.after_backward(view(step, size, squares), frozen)
+        gradient = 0.9 * gradient + 0.1 * size
+        if step % 4 == 0:
+            fisher = [0.9 * old + 0.1 * new for old, new in zip(fisher, squares, strict=True)]
+        assert policy.gradient == pytest.approx(gradient)
+        assert policy.fisher == pytest.approx(fisher)
+
+
+def test_no_average_yet_freezes_nothing() -> None:
+    policy = AdaptivePrefix(refresh_every=2)
+    assert policy.decide(view(1, 1.0, [])) == frozenset()
+    assert policy.last is not None
+    assert policy.last.bfc[0] == 0.0
+
+
+def test_head_fisher_lets_more_freeze() -> None:
+    with_head = criterion([5.0, 1.0, 1.0, 60.0], [0, 100, 300, 500], 1000, 1.0, True)
+    without = criterion([5.0, 1.0, 1.0, 60.0], [0, 100, 300, 500], 1000, 1.0, False)
+    assert with_head.n > without.n
+
+
+@pytest.mark.parametrize("start", ["zero", "first", "corrected"])
+def test_starts_of_the_averages(start: str) -> None:
+    policy = AdaptivePrefix(ema=0.1, ema_start=start)  # type: ignore[arg-type]
+    policy.decide(view(0, 2.0, [1.0] * 4))
+    assert policy.gradient == pytest.approx({"zero": 0.2, "first": 2.0, "corrected": 0.2}[start])
+    assert policy._average(policy.gradient, "gradient") == pytest.approx(0.2 if start == "zero" else 2.0)
+
+
+def test_bernoulli_refresh_has_the_right_rate_and_repeats() -> None:
+    policy, again = (AdaptivePrefix(refresh_every=4, refresh="bernoulli", seed=7) for _ in range(2))
+    drawn = [policy._refreshes(step) for step in range(20_000)]
+    assert drawn == [again._refreshes(step) for step in range(20_000)]
+    assert sum(drawn) / len(drawn) == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 20_000))
+
+
+@given(st.integers(1, 6), st.integers(2, 7), st.integers(1, 9), st.integers(0, 2**31))
+def test_closed_form_is_the_gradient_of_each_samples_loss(batch: int, classes: int, features: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    feature = torch.randn(batch, features, generator=generator, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(classes, features, generator=generator, dtype=torch.float64)
+    targets = torch.randint(0, classes, (batch,), generator=generator)
+    logits = feature @ weight.T
+    rows = closed_form(logits, targets, weight)
+    for i in range(batch):
+        loss = F.cross_entropy(logits[i : i + 1], targets[i : i + 1])
+        (expected,) = torch.autograd.grad(loss, feature, retain_graph=True)
+        torch.testing.assert_close(rows[i].double(), expected[i], rtol=1e-4, atol=1e-5)
+    by_graph = by_autograd(F.cross_entropy(logits, targets), feature)
+    assert mean_square(rows) == pytest.approx(mean_square(by_graph), rel=1e-4, abs=1e-9)
+    norms = [float(row.double().square().sum()) for row in rows]
+    assert mean_square(rows) == pytest.approx(sum(norms) / batch, rel=1e-5, abs=1e-9)  # not |mean g|^2
+
+
+def test_ignored_targets_are_left_out() -> None:
+    logits, weight = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)), torch.eye(5)
+    targets = torch.tensor([[1, -100, 2], [-100, -100, 4]])
+    assert closed_form(logits, targets, weight).shape == (3, 5)

@@ -1,0 +1,123 @@
+"""A user's own arrays, given directly or in an .npz file, as a data set."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from budgeted.streams.dataset import DataError, Dataset, DatasetInfo, Part, assemble, channel_statistics
+from budgeted.streams.orders import Indices
+
+Layout = Literal["NCHW", "NHWC"]
+_CHANNELS = (1, 3, 4)
+_REQUIRED = ("x_train", "y_train", "x_test", "y_test")
+_OPTIONAL = ("domains_train", "domains_test")
+
+
+def from_arrays(
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    *,
+    name: str = "arrays",
+    layout: Layout | None = None,
+    flips: bool = False,
+    train_domains: ArrayLike | None = None,
+    test_domains: ArrayLike | None = None,
+) -> Dataset:
+    """uint8 images [N, H, W], [N, C, H, W] or [N, H, W, C] and their labels (integers or strings).
+
+    Classes are the sorted distinct training labels, numbered from 0. `layout` is only needed where both ends
+    of the shape could be channels. Mean and std are those of the training images.
+    """
+    train_images, test_images = (
+        _images(x_train, f"{name}: x_train", layout),
+        _images(x_test, f"{name}: x_test", layout),
+    )
+    train_names, test_names = _names(y_train, f"{name}: y_train"), _names(y_test, f"{name}: y_test")
+    classes = np.unique(train_names)
+    if len(strays := np.setdiff1d(test_names, classes)):
+        raise DataError(f"{name}: label {strays[0]} is in y_test but never in y_train: drop it or add samples of it")
+    mean, std = channel_statistics(train_images)
+    shape = (train_images.shape[1], train_images.shape[2], train_images.shape[3])
+    info = DatasetInfo(name, len(classes), shape, len(train_images), len(test_images), mean, std, flips)
+    return assemble(
+        info,
+        [str(each) for each in classes],
+        Part(train_images, _numbered(train_names, classes), _domains(train_domains, train_names, name)),
+        Part(test_images, _numbered(test_names, classes), _domains(test_domains, test_names, name)),
+    )
+
+
+def from_npz(path: str | Path, *, layout: Layout | None = None, flips: bool = False) -> Dataset:
+    """As `from_arrays`, from the keys x_train, y_train, x_test, y_test [, domains_train, domains_test]."""
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:  # numpy leaves a file that it opens itself open when it is damaged
+            content = np.load(file, allow_pickle=False)
+            if not isinstance(content, np.lib.npyio.NpzFile):
+                raise DataError(f"{path}: a single array; save with numpy.savez({', '.join(_REQUIRED)})")
+            if missing := [key for key in _REQUIRED if key not in content.files]:
+                raise DataError(f"{path}: no {missing[0]} in it; save with numpy.savez({', '.join(_REQUIRED)})")
+            found = {key: content[key] for key in (*_REQUIRED, *_OPTIONAL) if key in content.files}
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist: check the path") from None
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, KeyError) as problem:
+        size = path.stat().st_size
+        raise DataError(
+            f"{path}: cut, damaged or not plain arrays ({size:,} bytes; {problem}): save with numpy.savez"
+        ) from problem
+    return from_arrays(
+        *(found[key] for key in _REQUIRED),
+        name=path.stem,
+        layout=layout,
+        flips=flips,
+        train_domains=found.get("domains_train"),
+        test_domains=found.get("domains_test"),
+    )
+
+
+def _images(given: ArrayLike, where: str, layout: Layout | None) -> NDArray[np.uint8]:
+    images = np.asarray(given)
+    if images.dtype != np.uint8:
+        raise DataError(f"{where} is {images.dtype}: give uint8 values of 0…255, as the memory stores them")
+    if images.ndim == 3:
+        return np.ascontiguousarray(images[:, None])
+    if images.ndim != 4:
+        raise DataError(f"{where} has shape {images.shape}: give [N, H, W], [N, C, H, W] or [N, H, W, C]")
+    if layout is None:
+        first, last = images.shape[1] in _CHANNELS, images.shape[3] in _CHANNELS
+        if first == last:
+            raise DataError(f"{where} has shape {images.shape}, channels unclear: pass layout='NCHW' or 'NHWC'")
+        layout = "NCHW" if first else "NHWC"
+    return np.ascontiguousarray(images if layout == "NCHW" else images.transpose(0, 3, 1, 2))
+
+
+def _names(given: ArrayLike, where: str) -> NDArray[np.generic]:
+    labels = np.asarray(given)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1 or labels.dtype.kind not in "iuU":
+        raise DataError(f"{where} is {labels.dtype} of shape {labels.shape}: give one integer or string per sample")
+    if len(labels) == 0:
+        raise DataError(f"{where} is empty: give at least one sample")
+    return labels
+
+
+def _numbered(labels: NDArray[np.generic], classes: NDArray[np.generic]) -> Indices:
+    return np.searchsorted(classes, labels).astype(np.int64)
+
+
+def _domains(given: ArrayLike | None, labels: NDArray[np.generic], name: str) -> Indices | None:
+    if given is None:
+        return None
+    domains = np.asarray(given)
+    if domains.shape != labels.shape or domains.dtype.kind not in "iu":
+        raise DataError(f"{name}: domains are {domains.dtype} of shape {domains.shape}: give one integer per sample")
+    return domains.astype(np.int64)

@@ -1,0 +1,1 @@
+"""The one loop, and what surrounds it: augmentation, evaluation, the growing head."""

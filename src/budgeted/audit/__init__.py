@@ -1,0 +1,8 @@
+"""The independent witness: counts what was really executed, so that the ledger can be checked against it."""
+
+from __future__ import annotations
+
+from budgeted.audit.executed import ExecutedOps
+from budgeted.audit.rules import UncountedOperator
+
+__all__ = ["ExecutedOps", "UncountedOperator"]

@@ -8,11 +8,12 @@ import torch
 from budgeted import models
 from budgeted.budget import Cost, total
 from budgeted.freezing import StepPrices
+from budgeted.freezing.step_prices import Forward
 
 
-def prices(name: str, size: int) -> tuple[StepPrices, list[torch.Tensor]]:
-    model = models.build(name, classes=1, input_shape=(3, size, size))
-    return StepPrices(model, loss=None), [torch.empty(2, 3, size, size)]
+def prices(name: str, size: int) -> tuple[StepPrices, Forward]:
+    step = StepPrices(models.build(name, classes=1, input_shape=(3, size, size)))
+    return step, step.forward([torch.empty(2, 3, size, size)])
 
 
 @pytest.mark.parametrize(

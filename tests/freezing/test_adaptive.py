@@ -45,7 +45,7 @@ def test_criterion_is_the_papers(net: tuple[list[float], list[int], list[int]], 
 
 
 def view(step: int, size: float, squares: list[float]) -> StepView:
-    return StepView(step, 4, 1000, [0, 100, 300, 500], lambda: size, lambda: squares)
+    return StepView(step, 4, lambda: 1000, lambda: [0, 100, 300, 500], lambda: size, lambda: squares)
 
 
 def test_averages_follow_the_algorithm() -> None:

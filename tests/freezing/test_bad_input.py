@@ -103,6 +103,7 @@ def test_another_loss_does_not_pass_for_cross_entropy(model: nn.Module, batch: t
         freezing.backward(smoothed, logits, batch[1])
     assert one_line(error)
     freezing.backward(smoothed)
+    logits = model(batch[0])
     with pytest.raises(BudgetedError, match="both logits and targets"):
         freezing.backward(smoothed, logits)
 
@@ -160,9 +161,7 @@ def test_what_has_no_price_may_be_left_out_with_a_warning() -> None:
     example = (torch.zeros(3, 4),)
     with pytest.warns(UnpricedOperatorWarning, match="i0"):
         freezing = LayerFreezing(Odd("operator"), NeverFreeze(), example, unpriced="warn")
-    with pytest.warns(UnpricedOperatorWarning, match="i0"):
-        price = freezing.price(example)
-    assert price.total.real > 0
+    assert freezing.price(example).total.real > 0
 
 
 class Recurrent(nn.Module):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from budgeted.budget.cost import NOTHING, Cost, total
 from budgeted.budget.ledger import PURPOSES, Budget, BudgetSpent, Ledger, Purpose, peak_memory
-from budgeted.budget.pricing import BlockPrices, Pricer, UnpricedOperator, UnpricedOperatorWarning
-from budgeted.budget.trace import CannotTrace, Trace, trace
+from budgeted.budget.pricing import BlockPrices, Pricer
+from budgeted.budget.refusals import CannotTrace, UnpricedOperator, UnpricedOperatorWarning
+from budgeted.budget.trace import Trace, trace
 from budgeted.budget.units import (
     RULES,
     BadQuantity,

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NoReturn, get_args
 
 from budgeted.budget.cost import NOTHING, Cost, total
 from budgeted.budget.units import Compute, format_compute
@@ -64,16 +64,21 @@ class Ledger:
                 raise BudgetedError(f"a charge cannot be negative: {purpose} {cost}")
         step = total(costs.values())
         if not self.affords(step):
-            assert self.compute is not None
-            rule = self.compute.rule
-            raise BudgetSpent(
-                f"the step costs {format_compute(step.under(rule), rule)}, but only "
-                f"{format_compute(max(self.left or 0, 0), rule)} of {self.compute} is left: "
-                "raise the compute budget or stop training here"
-            )
+            self.refuse(step)
         for purpose, cost in costs.items():
             self.spent_on[purpose] += cost
         self.steps += 1
+
+    def refuse(self, cost: Cost) -> NoReturn:
+        """Say what a step would cost and what is left."""
+        if self.compute is None:
+            raise BudgetSpent("there is no compute budget to refuse by")
+        rule = self.compute.rule
+        raise BudgetSpent(
+            f"the step costs {format_compute(cost.under(rule), rule)}, but only "
+            f"{format_compute(max(self.left or 0, 0), rule)} of {self.compute} is left: "
+            "raise the compute budget or stop training here"
+        )
 
     @contextlib.contextmanager
     def clock(self, what: str) -> Iterator[None]:
@@ -93,6 +98,8 @@ class Ledger:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not {"steps", "spent", "seconds"} <= set(state):
+            raise BudgetedError("this is no saved state of a ledger: it needs steps, spent and seconds")
         unknown = set(state["spent"]) - set(PURPOSES)
         if unknown:
             raise UnknownName("purpose", sorted(unknown)[0], PURPOSES)

@@ -15,25 +15,10 @@ from typing import Literal
 from budgeted.budget import prices
 from budgeted.budget.cost import Cost, total
 from budgeted.budget.prices import OpPrice
+from budgeted.budget.refusals import UnpricedOperator, UnpricedOperatorWarning
 from budgeted.budget.trace import Trace, Value
-from budgeted.errors import BudgetedError
 
 Unpriced = Literal["refuse", "warn"]
-
-
-class UnpricedOperator(BudgetedError):
-    """An operator that no price is known for; it is never counted as 0 in silence."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        super().__init__(
-            "no price for operator "
-            + ", ".join(names)
-            + ": register one with budgeted.budget.prices.price_of, or pass unpriced='warn' to leave it out"
-        )
-
-
-class UnpricedOperatorWarning(UserWarning):
-    """Said once per trace when operators without a price are left out of the count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +66,6 @@ class Pricer:
             raise UnpricedOperator(self.left_out)
         if missing:
             warnings.warn(f"left out of the price: {', '.join(missing)}", UnpricedOperatorWarning, stacklevel=3)
-        self._refuse_custom_functions()
-
-    def _refuse_custom_functions(self) -> None:
-        """Where autograd knows of a gradient that the operators do not explain, a custom function hides it."""
-        flows = _flows(self.trace, self.trace.trainable(), ())
-        for op in self.trace.ops:
-            if any(value.requires_grad and id(value) not in flows for value in op.outputs):
-                raise UnpricedOperator([f"torch.autograd.Function (in {op.path or 'the model or its loss'})"])
 
     def forward(self) -> tuple[Cost, ...]:
         costs = [[0, 0] for _ in range(self.blocks)]

@@ -9,6 +9,8 @@ pass costs for any set of trainable parameters) and block chains (which paramete
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,7 +18,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.autograd.function import BackwardCFunction
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -24,6 +31,7 @@ from torch.nn.modules.module import (
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from budgeted.budget.refusals import CannotTrace, UnpricedBackward
 from budgeted.errors import BudgetedError
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
@@ -34,8 +42,13 @@ def tracing() -> bool:
     return _tracing.get()
 
 
-class CannotTrace(BudgetedError):
-    """The module cannot be run on tensors without data, so it cannot be priced."""
+# what these make does not depend, through a gradient, on what they are given
+_WITHOUT_GRADIENT = frozenset(
+    ("detach", "empty", "empty_like", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros", "ones",
+     "ones_like", "new_ones", "full", "full_like", "new_full", "fill", "zero", "bernoulli", "rand_like", "randn_like",
+     "normal", "uniform", "sign", "floor", "ceil", "round", "argmax", "argmin", "argsort", "nonzero",
+     "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf")
+)  # fmt: skip
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +60,6 @@ class Value:
     parameter: int | None = None  # index into Trace.parameters, if this is a parameter itself
     producer: int | None = None  # index of the operator that made it
     from_input: bool = False  # depends on the data, not on parameters and constants only
-    requires_grad: bool = False  # as autograd saw it in the trace
 
     @property
     def numel(self) -> int:
@@ -113,32 +125,67 @@ def trace(
     """
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     keywords = dict(keywords or {})
+    home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+    def like(tensor: Tensor) -> Tensor:
+        device = home if tensor.is_meta else tensor.device  # a shape alone stands for a tensor beside the model
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+
     with fake:
-        args, kwargs = pytree.tree_map_only(
-            Tensor, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device),
-            (tuple(inputs), keywords),
-        )  # fmt: skip
-        # batch norm counts its batches in place: give the trace buffers of its own
-        buffers: dict[str, Tensor] = {name: fake.from_tensor(buffer) for name, buffer in model.named_buffers()}
-    recorder = _Recorder(model, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)])
+        args, kwargs = pytree.tree_map_only(Tensor, like, (tuple(inputs), keywords))
+    double = _stand_in(model, fake)
+    recorder = _Recorder(double, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)])
     token = _tracing.set(True)
+    at = "model"
     try:
         with torch.enable_grad(), fake, recorder.watching_modules(), recorder:
-            outputs = torch.func.functional_call(model, buffers, args, kwargs)
+            outputs = double(*args, **kwargs)
             if loss is not None:
+                at = "loss"
                 outputs = loss(outputs)
     except BudgetedError:
         raise
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise CannotTrace(
+            f"the forward of {type(model).__name__} depends on the values of its tensors ({error.func}): "
+            "it has no price by shape, and no fixed chain of blocks"
+        ) from error
     except Exception as error:
         shapes = ", ".join("x".join(map(str, t.shape)) for t in pytree.tree_leaves(inputs) if isinstance(t, Tensor))
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if at == "loss":
+            raise CannotTrace(
+                f"the loss given for pricing fails on the output of {type(model).__name__}: {reason}; "
+                "give loss=function(output) or loss=None"
+            ) from error
         raise CannotTrace(
             f"{type(model).__name__} does not run on input {shapes}: {reason}; "
             "give an input of the right shape and dtype"
         ) from error
     finally:
         _tracing.reset(token)
-    return recorder.finish(outputs)
+        torch.clear_autocast_cache()  # or a later autocast would find weights without data
+    return recorder.finish(outputs, type(model).__name__)
+
+
+def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
+    """The same parameters in modules of their own: what the trace caches or counts stays out of the real model."""
+    doubles: dict[int, nn.Module] = {}
+
+    def double(module: nn.Module) -> nn.Module:
+        if id(module) not in doubles:
+            copy = module.__class__.__new__(module.__class__)
+            doubles[id(module)] = copy
+            for name, value in vars(module).items():
+                shallow = type(value) in (dict, list, set, OrderedDict)
+                object.__setattr__(copy, name, value.copy() if shallow else value)
+            for name, buffer in module._buffers.items():
+                copy._buffers[name] = None if buffer is None else fake.from_tensor(buffer)
+            for name, child in module._modules.items():
+                copy._modules[name] = None if child is None else double(child)
+        return doubles[id(module)]
+
+    return double(model)
 
 
 class _Recorder(TorchDispatchMode):
@@ -149,8 +196,7 @@ class _Recorder(TorchDispatchMode):
         self._stack: list[nn.Module] = []
         self._paths: list[str] = []
         self._values: dict[int, Value] = {}
-        self._alive: list[Tensor] = []  # ids stay valid only while the tensors live
-        self._tensors: list[tuple[Value, Tensor]] = []
+        self._tensors: list[tuple[Value, Tensor]] = []  # ids stay valid only while the tensors live
         self._aliases: dict[int, list[Tensor]] = {}
         for name, parameter in model.named_parameters():
             value = Value(tuple(parameter.shape), True, parameter=len(self.trace.parameters))
@@ -158,7 +204,7 @@ class _Recorder(TorchDispatchMode):
             self.trace.parameter_names.append(name)
             self._bind(parameter, value)
         for tensor in inputs:
-            self._bind(tensor, Value(tuple(tensor.shape), tensor.is_floating_point(), from_input=True))
+            self._bind(tensor, Value(tuple(tensor.shape), _carries_gradient(tensor), from_input=True))
         if inputs and inputs[0].ndim:
             self.trace.batch = inputs[0].shape[0]
 
@@ -190,6 +236,10 @@ class _Recorder(TorchDispatchMode):
         if namespace in ("prim", "profiler"):  # questions about a tensor and marks, not work on it
             return func(*args, **kwargs)
         before = {id(t): self._value(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        if self._recomputed():
+            raise UnpricedBackward(
+                "the model uses gradient checkpointing, whose recomputation has no price: train it without checkpoint()"
+            )
         output = func(*args, **kwargs)
 
         def as_value(item: Any) -> Any:
@@ -204,15 +254,16 @@ class _Recorder(TorchDispatchMode):
         inputs = tuple(before[id(t)] for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor))
         produced = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]
         from_input = any(value.from_input for value in inputs)
+        name = name.removesuffix("_") if func._schema.is_mutable and name.endswith("_") else name
         op = Op(
-            name=name.removesuffix("_") if func._schema.is_mutable and name.endswith("_") else name,
+            name=name,
             index=len(self.trace.ops),
             arguments=arguments,
             inputs=inputs,
             outputs=(),
             path=self._paths[-1] if self._paths else "",
             modules=tuple(self._stack),
-            differentiable=torch.is_grad_enabled() and name != "detach",
+            differentiable=torch.is_grad_enabled() and name not in _WITHOUT_GRADIENT,
         )
         outputs: list[Value] = []
         aliases: list[Value] = []
@@ -224,25 +275,32 @@ class _Recorder(TorchDispatchMode):
                     tensor,
                     Value(
                         tuple(tensor.shape),
-                        tensor.is_floating_point(),
+                        _carries_gradient(tensor),
                         producer=op.index,
                         from_input=from_input,
                     ),
                 )
             )
         op.outputs = (*outputs, *aliases)
+        # a view that was overwritten leaves the rest of its base as it was, gradient and all
+        op.differentiable = op.differentiable or (bool(aliases) and torch.is_grad_enabled())
         self.trace.ops.append(op)
         return output
+
+    @staticmethod
+    def _recomputed() -> bool:
+        """Non-reentrant checkpointing shows by the hooks that it puts on saved tensors."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return hooks is not None and "checkpoint" in getattr(hooks[0], "__module__", "")
 
     def _value(self, tensor: Tensor) -> Value:
         known = self._values.get(id(tensor))
         if known is None:  # a buffer or a constant made outside
-            known = self._bind(tensor, Value(tuple(tensor.shape), tensor.is_floating_point()))
+            known = self._bind(tensor, Value(tuple(tensor.shape), _carries_gradient(tensor)))
         return known
 
     def _bind(self, tensor: Tensor, value: Value) -> Value:
         self._values[id(tensor)] = value
-        self._alive.append(tensor)
         self._tensors.append((value, tensor))
         self._aliases.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
         return value
@@ -258,25 +316,37 @@ class _Recorder(TorchDispatchMode):
                 fresh.append(value)
         return fresh
 
-    def finish(self, outputs: Any) -> Trace:
-        for value, tensor in self._tensors:
-            if self._values[id(tensor)] is value:  # not overwritten since
-                value.requires_grad = bool(tensor.requires_grad)
-        leaves = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor)]
-        leaves += [
-            t
-            for item in pytree.tree_leaves(outputs)
-            if hasattr(item, "__dict__") and not isinstance(item, Tensor)
-            for t in pytree.tree_leaves(vars(item))
-            if isinstance(t, Tensor)
-        ]
-        roots = [self._value(t) for t in leaves if t.is_floating_point()]
-        self.trace.roots = roots
+    def finish(self, outputs: Any, name: str) -> Trace:
+        for _, tensor in self._tensors:
+            if isinstance(tensor.grad_fn, BackwardCFunction):
+                raise UnpricedBackward(
+                    f"{name} uses the custom function {type(tensor.grad_fn).__name__.removesuffix('Backward')}, "
+                    "whose backward has no price (torch.autograd.Function): write it with torch operators"
+                )
+        self.trace.roots = [self._value(t) for t in _tensors_in(outputs) if _carries_gradient(t)]
+        if not self.trace.roots:
+            raise CannotTrace(f"{name} gives no tensor that a gradient could come from: return a floating-point tensor")
         self._values.clear()
         self._tensors.clear()
-        self._alive.clear()
         self._aliases.clear()
         return self.trace
+
+
+def _carries_gradient(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _tensors_in(item: Any) -> list[Tensor]:
+    """The tensors in whatever a model returns: tuples, mappings, dataclasses, output objects."""
+    if isinstance(item, Tensor):
+        return [item]
+    if isinstance(item, Mapping):
+        return [t for value in item.values() for t in _tensors_in(value)]
+    if isinstance(item, list | tuple):
+        return [t for value in item for t in _tensors_in(value)]
+    if dataclasses.is_dataclass(item):
+        return [t for part in dataclasses.fields(item) for t in _tensors_in(getattr(item, part.name))]
+    return [t for value in getattr(item, "__dict__", {}).values() for t in _tensors_in(value)]
 
 
 def trace_call(function: Callable[[], Any]) -> list[Op]:

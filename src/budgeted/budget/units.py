@@ -23,8 +23,9 @@ UNIT_OF_RULE: dict[Rule, str] = {"paper": "MAC", "real": "FLOP"}
 RULE_OF_UNIT: dict[str, Rule] = {"MAC": "paper", "FLOP": "real"}
 
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
-_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
-_NUMBER = r"(?P<number>\d[\d_,]*(?:\.\d+)?(?:[eE][+-]?\d+)?|\.\d+)"
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+# a comma groups three digits; 7,6 could be a decimal and is refused
+_NUMBER = r"(?P<number>(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d+)?(?:[eE][+-]?\d{1,2})?|\.\d+)"
 _QUANTITY = re.compile(rf"\s*{_NUMBER}\s*(?P<unit>[A-Za-z]*)\s*")
 
 

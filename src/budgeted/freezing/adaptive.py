@@ -84,13 +84,18 @@ class AdaptivePrefix:
             )
         if not self.fisher:
             self.fisher = [0.0] * view.blocks
+        if len(self.fisher) != view.blocks:
+            raise BudgetedError(
+                f"the policy holds the averages of {len(self.fisher)} blocks, the model has {view.blocks}: "
+                "make a new policy for another model"
+            )
         self.last = None
         frozen = NO_BLOCKS
         if not self._refreshes(view.step):
             average = self._average(self.gradient, "gradient")
             ratio = size / average if average > 0 else math.inf
             traces = [self._average(trace, "fisher") for trace in self.fisher]
-            self.last = criterion(traces, view.saved, view.full_cost, ratio, self.head_fisher)
+            self.last = criterion(traces, view.saved(), view.full_cost(), ratio, self.head_fisher)
             frozen = prefix(self.last.n, view.blocks)
         self.gradient = self._moved(self.gradient, size, "gradient")
         self.updates["gradient"] += 1
@@ -125,6 +130,8 @@ class AdaptivePrefix:
         return {"fisher": list(self.fisher), "gradient": self.gradient, "updates": dict(self.updates)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not {"fisher", "gradient", "updates"} <= set(state):
+            raise BudgetedError("this is no saved state of the adaptive policy: it needs fisher, gradient and updates")
         self.fisher = [float(trace) for trace in state["fisher"]]
         self.gradient = float(state["gradient"])
         self.updates = {name: int(count) for name, count in state["updates"].items()}

@@ -6,6 +6,7 @@ backward pass of a frozen prefix is not run, whatever skips or dense connections
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -71,6 +72,10 @@ class BlockChain:
         """Indices into the trace's parameters of those that get a gradient."""
         resting = self.frozen_parameters(frozen)
         return frozenset(index for index in self.trace.trainable() if self.trace.parameter_names[index] not in resting)
+
+    def modules_in(self, frozen: Collection[int]) -> frozenset[str]:
+        """Paths of the modules whose work lies in these blocks."""
+        return frozenset(op.path for op, block in zip(self.trace.ops, self.block_of, strict=True) if block in frozen)
 
     def owned(self, block: int) -> tuple[str, ...]:
         """Parameters counted with this block: a shared one belongs to the last block that uses it."""
@@ -143,7 +148,7 @@ def _refuse_recurrence(model: nn.Module, traced: Trace) -> None:
         for index in ops:
             by_module.setdefault(traced.ops[index].path, []).append(index)
         for path, calls in by_module.items():
-            if len(calls) > 1 and depends(traced, calls[1], calls[0]):
+            if any(depends(traced, later, earlier) for earlier, later in itertools.combinations(calls, 2)):
                 name = traced.parameter_names[parameter]
                 where = path or "its forward"
                 raise _recurrent(model, f"{where} applies {name} {len(calls)} times, to its own output")

@@ -1,6 +1,6 @@
 """Layer freezing in a plain training loop: one physical backward that does not compute what is frozen.
 
-    freezing = LayerFreezing(model, AdaptivePrefix(), example=(images,))
+    freezing = LayerFreezing(model, "adaptive", example=images)
     ...
     loss = F.cross_entropy(model(images), labels)
     freezing.backward(loss)          # instead of loss.backward()
@@ -14,22 +14,23 @@ The model is not wrapped: two hooks note the shape of its input and the last fea
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from budgeted.budget import NOTHING, BlockPrices, Cost, Ledger, Purpose, Rule, total
-from budgeted.budget.optimizer import operations_per_element, step_cost
+from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.budget.pricing import Unpriced
 from budgeted.budget.trace import tracing
-from budgeted.errors import BudgetedError
-from budgeted.freezing import feature_gradient as features
+from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.batch_norm import HeldStatistics
-from budgeted.freezing.chain import BlockChain
+from budgeted.freezing.chain import BlockChain, NoBlockChain
+from budgeted.freezing.feature_gradient import FeatureGradient
 from budgeted.freezing.policies import FreezingPolicy, StepView
-from budgeted.freezing.step_prices import StepPrices, cross_entropy_of
+from budgeted.freezing.registry import policy as policy_by_name
+from budgeted.freezing.step_prices import Forward, StepPrices, cross_entropy_of
 from budgeted.freezing.units import Granularity
 
 BatchNormStatistics = Literal["update", "hold"]
@@ -49,13 +50,16 @@ class FrozenStep:
     """share of the full backward that was not run, under rule `real`"""
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What the hooks noted of the last forward."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A frozen set on one batch shape: who rests, who is trained, and the price."""
 
-    inputs: Sequence[Any] = ()
-    keywords: Mapping[str, Any] = field(default_factory=dict)
-    feature: Tensor | None = None
+    frozen: frozenset[int]
+    modules: frozenset[str]
+    resting: list[nn.Parameter]
+    trained: list[nn.Parameter]
+    costs: Mapping[Purpose, Cost]
+    share: float
 
 
 class LayerFreezing:
@@ -64,8 +68,8 @@ class LayerFreezing:
     def __init__(
         self,
         model: nn.Module,
-        policy: FreezingPolicy,
-        example: Sequence[Any],
+        policy: FreezingPolicy | str,
+        example: Tensor | Sequence[Any] = (),
         *,
         keywords: Mapping[str, Any] | None = None,
         loss: Callable[[Any], Tensor] | None = cross_entropy_of,
@@ -78,7 +82,7 @@ class LayerFreezing:
     ) -> None:
         """
         model: any feed-forward module; it is not wrapped.
-        policy: what to freeze, and when.
+        policy: what to freeze, and when; a policy or its name.
         example: inputs like those of training (their shapes are used); `keywords` likewise.
         loss: from the model's output to a loss, to price it; None leaves the loss out of the price.
         optimizer: priced and charged if given.
@@ -88,78 +92,80 @@ class LayerFreezing:
         criterion_rule: the rule whose prices the adaptive criterion weighs.
         unpriced: what to do about an operator without a price.
         """
+        for what, chosen, known in (
+            ("granularity", granularity, Granularity),
+            ("batch_norm", batch_norm, BatchNormStatistics),
+            ("criterion_rule", criterion_rule, Rule),
+            ("unpriced", unpriced, Unpriced),
+        ):
+            if chosen not in get_args(known):
+                raise UnknownName(what, str(chosen), get_args(known))
         self.model = model
-        self.policy = policy
+        self.policy: FreezingPolicy = policy_by_name(policy) if isinstance(policy, str) else policy
+        if isinstance(self.policy, type) or not isinstance(self.policy, FreezingPolicy):
+            raise BudgetedError(f"{policy!r} is no freezing policy: give a name such as 'adaptive', or an object")
         self.ledger = ledger
         self.prices = StepPrices(model, loss, granularity, unpriced)
-        self.chain: BlockChain = self.prices.chain(example, keywords)
+        inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+        self.chain: BlockChain = self.prices.chain(self.prices.forward(inputs, keywords))
         self.step = 0
         self._optimizer = optimizer
-        self._per_element = 0.0 if optimizer is None else operations_per_element(optimizer)
+        self._optimizer_price = None if optimizer is None else OptimizerPrice(optimizer)
         self._criterion_rule: Rule = criterion_rule
         self._held = HeldStatistics(model) if batch_norm == "hold" else None
-        self._seen = _Seen()
-        self._closed_form_checked = False
-        self._parameters: dict[str, nn.Parameter] = {}
-        self._handles = [model.register_forward_pre_hook(self._note_inputs, with_kwargs=True)]
-        self._head: nn.Module = model.get_submodule(self.chain.head)
-        self.refresh()
+        self._forwards: list[Forward] = []  # training forwards since the last backward
+        self._ended = False
+        self._parts: dict[tuple[Forward, frozenset[int]], _Part] = {}
+        self._features = FeatureGradient(model, self.chain.head)
+        self._parameters = dict(model.named_parameters())
+        self._handle = model.register_forward_pre_hook(self._note_forward, with_kwargs=True)
 
     # -- the user's side -----------------------------------------------------------------------------------
 
-    def backward(self, loss: Tensor, logits: Tensor | None = None, targets: Tensor | None = None) -> FrozenStep:
+    def backward(
+        self,
+        loss: Tensor,
+        logits: Tensor | None = None,
+        targets: Tensor | None = None,
+        *,
+        decided: Callable[[Sequence[nn.Parameter]], None] | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> FrozenStep:
         """Decide what to freeze and run the backward pass without it.
 
         With `logits` and `targets` of a plain cross-entropy and a linear head the feature gradient is computed in
-        closed form; otherwise autograd is asked for the last feature alone.
+        closed form; otherwise autograd is asked for the last feature alone. `decided` is told the frozen parameters
+        just before the backward. With a `scaler` the loss is scaled for the backward and the gradients are unscaled
+        (this needs the optimizer) before anything looks at them.
         """
-        self._check(loss)
-        if (logits is None) != (targets is None):
-            raise BudgetedError("give backward() both logits and targets, or neither")
-        view, extra = self._view(loss, logits, targets)
-        frozen = self.chain.check(self.policy.decide(view))
-        resting = self.chain.frozen_parameters(frozen)
-        trained = [p for name, p in self._parameters.items() if p.requires_grad and name not in resting]
-        prices = self.prices.of(self._seen.inputs, frozen, self._seen.keywords)
-        costs: dict[Purpose, Cost] = {
-            "forward": total(prices.forward),
-            "backward": total(prices.backward),
-            "optimizer": step_cost(self._per_element, trained) if self._optimizer is not None else NOTHING,
-            "fisher": extra(),
-        }
-        if self.ledger is not None and not self.ledger.affords(total(costs.values())):
-            self.ledger.charge(costs)  # raises, and says what is missing
-        loss.backward(inputs=trained)
-        if self._held is not None:
-            self._held.restore(resting)
-        self.policy.after_backward(view, frozen)
-        costs["fisher"] = extra()
-        self._check_reached(trained)
-        if self.ledger is not None:
-            self.ledger.charge(costs)
-        self.step += 1
-        full = total(self.prices.of(self._seen.inputs, (), self._seen.keywords).backward).real
-        self._seen.feature = None  # do not keep the graph alive
-        return FrozenStep(frozen, costs, 1 - costs["backward"].real / full if full else 0.0)
+        self._ended = True  # whatever comes of it, the next forward starts a new step
+        step = self._backward(loss, logits, targets, decided, scaler)
+        self._forwards.clear()
+        self._features.clear()
+        return step
 
-    def price(self, inputs: Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
+    def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
-        return self.prices.of(inputs, self.chain.check(frozen))
+        inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
+        return self.prices.of(self.prices.forward(inputs), self.chain.check(frozen))
+
+    def most(self, inputs: Tensor | Sequence[Any]) -> Cost:
+        """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
+        everything = [p for p in self._parameters.values() if p.requires_grad]
+        looking = Cost(0, 2 * sum(p.numel() for p in everything))
+        return self.price(inputs).total + self._optimizer_cost(everything) + looking
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
         self._parameters = dict(self.model.named_parameters())
-        self._head = self.model.get_submodule(self.chain.head)
-        self._head_weight = getattr(self._head, "weight", None)
+        self._features.find()
         self.prices.forget()
-        for handle in self._handles[1:]:
-            handle.remove()
-        self._handles[1:] = [self._head.register_forward_pre_hook(self._note_feature)]
+        self._parts.clear()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
-        for handle in self._handles:
-            handle.remove()
+        self._handle.remove()
+        self._features.remove()
         if self._held is not None:
             self._held.remove()
 
@@ -168,6 +174,8 @@ class LayerFreezing:
         return {"step": self.step, "policy": type(self.policy).__name__, "state": self.policy.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not {"step", "policy", "state"} <= set(state):
+            raise BudgetedError("this is no saved state of a layer freezing: it needs step, policy and state")
         if state["policy"] != type(self.policy).__name__:
             raise BudgetedError(
                 f"the saved state is of policy {state['policy']}, this is {type(self.policy).__name__}: "
@@ -178,69 +186,148 @@ class LayerFreezing:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _note_inputs(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _backward(
+        self,
+        loss: Tensor,
+        logits: Tensor | None,
+        targets: Tensor | None,
+        decided: Callable[[Sequence[nn.Parameter]], None] | None,
+        scaler: torch.amp.GradScaler | None,
+    ) -> FrozenStep:
+        self._check(loss)
+        if (logits is None) != (targets is None):
+            raise BudgetedError("give backward() both logits and targets, or neither")
+        if scaler is not None and self._optimizer is None:
+            raise BudgetedError("a scaler unscales an optimizer's gradients: give LayerFreezing the optimizer")
+        looked: list[Cost] = []
+        view = self._view(loss, logits, targets, looked)
+        before = self.policy.state_dict() if self.ledger is not None and self.ledger.compute is not None else None
+        part = self._part(self._decide(view))
+        costs: dict[Purpose, Cost] = {**part.costs, "fisher": total(looked)}
+        if before is not None and self.ledger is not None:
+            looking = Cost(0, 2 * sum(parameter.numel() for parameter in part.trained))
+            if not self.ledger.affords(total(costs.values()) + looking):
+                self.policy.load_state_dict(before)
+                self.ledger.refuse(total(costs.values()) + looking)
+        for parameter in part.resting:
+            parameter.grad = None  # a zero left by zero_grad(set_to_none=False) would still move it by momentum
+        if decided is not None:
+            decided(part.resting)
+        self._run(loss if scaler is None else scaler.scale(loss), part.trained)
+        if scaler is not None and self._optimizer is not None:
+            scaler.unscale_(self._optimizer)
+        if self._held is not None:
+            self._held.restore(part.modules)
+        self.policy.after_backward(view, part.frozen)
+        costs["fisher"] = total(looked)
+        if self.ledger is not None:
+            self.ledger.charge(costs)
+        self.step += 1
+        return FrozenStep(part.frozen, costs, part.share)
+
+    def _decide(self, view: StepView) -> frozenset[int]:
+        answer = self.policy.decide(view)
+        if not isinstance(answer, set | frozenset) or not all(isinstance(block, int) for block in answer):
+            raise BudgetedError(f"the policy answered {answer!r}: it must answer with a set of block numbers")
+        return self.chain.check(answer)
+
+    def _run(self, loss: Tensor, trained: list[nn.Parameter]) -> None:
+        if not trained:
+            raise BadLoss("nothing is left to train: the head is not trained and every other block is frozen")
+        had = [parameter.grad for parameter in trained]
+        try:
+            loss.backward(inputs=trained)
+        except RuntimeError as error:
+            raise BadLoss(f"the backward pass failed: {str(error).splitlines()[0]}") from error
+        if all(old is None and parameter.grad is None for old, parameter in zip(had, trained, strict=True)):
+            raise BadLoss("the loss does not depend on the model: no parameter got a gradient")
+
+    def _note_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.is_grad_enabled() and not tracing():
-            if self._head_changed():
+            if self._features.head_changed():
                 self.refresh()
-            self._seen = _Seen(args, kwargs)
+            if self._ended:
+                self._forwards.clear()
+                self._ended = False
+            self._forwards.append(self.prices.forward(args, kwargs))
 
-    def _head_changed(self) -> bool:
-        head = self.model.get_submodule(self.chain.head)
-        return head is not self._head or getattr(head, "weight", None) is not self._head_weight
+    def _part(self, frozen: frozenset[int]) -> _Part:
+        """What a frozen set means for the forwards of this step; worked out once per shape."""
+        parts = [self._part_of(forward, frozen) for forward in self._forwards]
+        if len(parts) == 1:
+            return parts[0]
+        costs: dict[Purpose, Cost] = {  # one optimizer step for all of them
+            "forward": total(part.costs["forward"] for part in parts),
+            "backward": total(part.costs["backward"] for part in parts),
+            "optimizer": parts[0].costs["optimizer"],
+        }
+        first = parts[0]
+        return _Part(frozen, first.modules, first.resting, first.trained, costs, first.share)
 
-    def _note_feature(self, module: nn.Module, args: Any) -> None:
-        if torch.is_grad_enabled() and not tracing() and args and isinstance(args[0], Tensor):
-            self._seen.feature = args[0]
+    def _part_of(self, forward: Forward, frozen: frozenset[int]) -> _Part:
+        part = self._parts.get((forward, frozen))
+        if part is None:
+            chain = self.prices.chain(forward)
+            if chain.blocks != self.chain.blocks:
+                raise NoBlockChain(
+                    "this forward has other blocks than the example's (another mode, another branch): "
+                    "give LayerFreezing the model and an example as in training"
+                )
+            names = self.chain.frozen_parameters(frozen)
+            idle = names | set(self.chain.unused)
+            trained = [p for name, p in self._parameters.items() if p.requires_grad and name not in idle]
+            prices, full = self.prices.of(forward, frozen), self.prices.of(forward)
+            costs: dict[Purpose, Cost] = {
+                "forward": total(prices.forward),
+                "backward": total(prices.backward),
+                "optimizer": self._optimizer_cost(trained),
+            }
+            whole = total(full.backward).real
+            part = _Part(
+                frozen,
+                self.chain.modules_in(frozen),
+                [self._parameters[name] for name in sorted(names)],
+                trained,
+                costs,
+                1 - costs["backward"].real / whole if whole else 0.0,
+            )
+            self._parts[(forward, frozen)] = part
+        return part
 
-    def _view(self, loss: Tensor, logits: Tensor | None, targets: Tensor | None) -> tuple[StepView, Callable[[], Cost]]:
-        """The policy's view, and a function that tells what looking has cost so far (purpose `fisher`)."""
-        seen = self._seen
-        spent: list[Cost] = []
-        full = self.prices.of(seen.inputs, (), seen.keywords)
+    def _optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
+        return NOTHING if self._optimizer_price is None else self._optimizer_price.step(trained)
+
+    def _view(self, loss: Tensor, logits: Tensor | None, targets: Tensor | None, looked: list[Cost]) -> StepView:
+        """What the policy may look at; what looking costs goes to `looked` (purpose `fisher`)."""
+        forward = self._forwards[-1]
 
         def feature_gradient() -> float:
-            if seen.feature is None or not seen.feature.requires_grad:
-                return 0.0  # nothing below the head is trained
-            if logits is not None and targets is not None:
-                weight = getattr(self._head, "weight", None)
-                if not isinstance(self._head, nn.Linear) or not isinstance(weight, Tensor):
-                    raise features.NotPlainCrossEntropy(
-                        f"the head {self.chain.head!r} is no linear layer: leave logits and targets out of backward()"
-                    )
-                rows = features.closed_form(logits, targets, weight)
-                if not self._closed_form_checked:
-                    features.check_closed_form(rows, loss, seen.feature)
-                    self._closed_form_checked = True
-                spent.append(features.closed_form_cost(len(rows), weight.shape[0], weight.shape[1]))
-                return features.mean_square(rows)
-            rows = features.by_autograd(loss, seen.feature)
-            # the loss and the head run backwards to the feature once more than in the step itself
-            once_more = self.prices.to_feature(seen.inputs, seen.keywords).real
-            spent.append(Cost(0, once_more + 3 * rows.numel()))
-            return features.mean_square(rows)
+            size, cost = self._features.size(loss, logits, targets, lambda: self.prices.to_feature(forward).real)
+            looked.append(Cost(0, cost))
+            return size
 
         def squared_gradients() -> list[float]:
-            sums = []
-            elements = 0
+            sums, elements = [], 0
             for block in range(len(self.chain)):
                 gradients = [self._parameters[name].grad for name in self.chain.owned(block)]
                 present = [gradient for gradient in gradients if gradient is not None]
                 elements += sum(gradient.numel() for gradient in present)
                 sums.append(float(sum(float(torch.linalg.vector_norm(g)) ** 2 for g in present)))
-            spent.append(Cost(0, 2 * elements))
+            looked.append(Cost(0, 2 * elements))
             return sums
 
-        view = StepView(
+        return StepView(
             step=self.step,
             blocks=len(self.chain),
-            full_cost=full.total.under(self._criterion_rule),
-            saved=self.prices.saved(seen.inputs, self._criterion_rule, seen.keywords),
+            full_cost=lambda: self.prices.of(forward).total.under(self._criterion_rule),
+            saved=lambda: self.prices.saved(forward, self._criterion_rule),
             feature_gradient=feature_gradient,
             squared_gradients=squared_gradients,
         )
-        return view, lambda: total(spent)
 
     def _check(self, loss: Tensor) -> None:
+        if not isinstance(loss, Tensor):
+            raise BadLoss(f"the loss is a {type(loss).__name__}: give the tensor that the model's output leads to")
         if loss.numel() != 1:
             raise BadLoss(f"the loss has shape {tuple(loss.shape)}: reduce it to one number, as with .mean()")
         if not loss.requires_grad:
@@ -252,9 +339,5 @@ class LayerFreezing:
                 f"the loss is {float(loss.detach())} in step {self.step}: nothing was changed; lower the learning rate "
                 "or check the inputs"
             )
-        if not self._seen.inputs and not self._seen.keywords:
+        if not self._forwards:
             raise BadLoss("backward() came without a training forward: call the model, then backward(loss)")
-
-    def _check_reached(self, trained: list[nn.Parameter]) -> None:
-        if trained and all(parameter.grad is None for parameter in trained):
-            raise BadLoss("the loss does not depend on the model: no parameter got a gradient")

@@ -25,9 +25,9 @@ class StepView:
     """steps taken before this one"""
     blocks: int
     """L, the number of blocks with the head"""
-    full_cost: int
+    full_cost: Callable[[], int]
     """forward and backward of this batch with nothing frozen, under the criterion's rule"""
-    saved: Sequence[int]
+    saved: Callable[[], Sequence[int]]
     """backward saved by freezing the first n blocks, n from 0 to L-1"""
     feature_gradient: Callable[[], float]
     """mean over the batch of the squared norm of the loss gradient at the last feature"""

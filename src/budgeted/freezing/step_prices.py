@@ -15,17 +15,20 @@ from torch.utils import _pytree as pytree
 
 from budgeted.budget import NOTHING, BlockPrices, Cost, Pricer, Rule, total, trace
 from budgeted.budget.pricing import Unpriced
+from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain, chain_of_trace
 from budgeted.freezing.units import Granularity
 
-Signature = tuple[object, ...]
+_VALUES = (bool, int, float, str, type(None))
 
 
-def signature(model: nn.Module, inputs: Sequence[Any], keywords: Mapping[str, Any]) -> Signature:
-    """What a price depends on besides the frozen set: shapes, dtypes, mode, and the parameters' shapes."""
-    leaves = pytree.tree_leaves((tuple(inputs), dict(keywords)))
-    shapes = tuple((tuple(t.shape), t.dtype) if isinstance(t, Tensor) else type(t) for t in leaves)
-    return (*shapes, model.training)
+@dataclass(frozen=True)
+class Forward:
+    """What the price of a forward depends on, without its data: shapes, plain arguments, modes, what is trained."""
+
+    key: tuple[object, ...]
+    inputs: tuple[Any, ...] = field(compare=False, repr=False)  # tensors without data
+    keywords: Mapping[str, Any] = field(compare=False, repr=False)
 
 
 @dataclass(slots=True)
@@ -38,58 +41,92 @@ class _Shape:
     saved: dict[Rule, tuple[int, ...]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class StepPrices:
     """Prices of forward, loss and backward of a model, per block, for any input shape and frozen set."""
 
-    model: nn.Module
-    loss: Callable[[Any], Tensor] | None = None
-    granularity: Granularity = "block"
-    unpriced: Unpriced = "refuse"
-    _shapes: dict[Signature, _Shape] = field(default_factory=dict)
-
-    def chain(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> BlockChain:
-        return self._at(inputs, keywords).chain
-
-    def of(
+    def __init__(
         self,
-        inputs: Sequence[Any],
-        frozen: Collection[int] = (),
-        keywords: Mapping[str, Any] | None = None,
-    ) -> BlockPrices:
-        """Prices per block of one step on a batch like `inputs` with these blocks frozen."""
-        shape = self._at(inputs, keywords)
+        model: nn.Module,
+        loss: Callable[[Any], Tensor] | None = None,
+        granularity: Granularity = "block",
+        unpriced: Unpriced = "refuse",
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise BudgetedError(f"a {type(model).__name__} is no torch module: give an nn.Module")
+        self.model = model
+        self.loss = loss
+        self.granularity: Granularity = granularity
+        self.unpriced: Unpriced = unpriced
+        self._shapes: dict[Forward, _Shape] = {}
+        self._forwards: dict[tuple[object, ...], Forward] = {}
+        self.forget()
+
+    def forward(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Forward:
+        """Name a forward by what its price depends on."""
+        inputs, keywords = tuple(inputs), keywords or {}
+        leaves = pytree.tree_leaves((inputs, dict(keywords))) if keywords or len(inputs) != 1 else inputs
+        key = (
+            *(_facts(leaf) for leaf in leaves),
+            *sorted(keywords),
+            sum([module.training for module in self._modules]),
+            sum([parameter.requires_grad for parameter in self._parameters]),
+        )
+        found = self._forwards.get(key)
+        if found is None:
+            empty = pytree.tree_map_only(Tensor, _without_data, (inputs, dict(keywords)))
+            found = self._forwards[key] = Forward(key, *empty)
+        return found
+
+    def chain(self, forward: Forward) -> BlockChain:
+        return self._at(forward).chain
+
+    def of(self, forward: Forward, frozen: Collection[int] = ()) -> BlockPrices:
+        """Prices per block of one step with these blocks frozen."""
+        shape = self._at(forward)
         key = frozenset(frozen)
         if key not in shape.by_set:
             shape.by_set[key] = shape.pricer.prices(shape.chain.trained(key))
         return shape.by_set[key]
 
-    def saved(self, inputs: Sequence[Any], rule: Rule, keywords: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+    def saved(self, forward: Forward, rule: Rule) -> tuple[int, ...]:
         """Backward saved by freezing the first n blocks, for n from 0 to L-1."""
-        shape = self._at(inputs, keywords)
+        shape = self._at(forward)
         if rule not in shape.saved:
-            backward = [
-                total(self.of(inputs, range(n), keywords).backward).under(rule) for n in range(len(shape.chain))
-            ]
+            backward = [total(self.of(forward, range(n)).backward).under(rule) for n in range(len(shape.chain))]
             shape.saved[rule] = tuple(backward[0] - cost for cost in backward)
         return shape.saved[rule]
 
-    def to_feature(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Cost:
+    def to_feature(self, forward: Forward) -> Cost:
         """Running the loss and the head backwards to the last feature, and no further."""
-        shape = self._at(inputs, keywords)
+        shape = self._at(forward)
         return NOTHING if shape.chain.feature is None else shape.pricer.backward_to(shape.chain.feature)
 
     def forget(self) -> None:
-        """The model changed (a head that grew, parameters thawed by hand): price anew."""
+        """The model changed (a head that grew): price anew."""
+        self._modules = list(self.model.modules())
+        self._parameters = list(self.model.parameters())
         self._shapes.clear()
+        self._forwards.clear()
 
-    def _at(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None) -> _Shape:
-        key = signature(self.model, inputs, keywords or {})
-        if key not in self._shapes:
-            traced = trace(self.model, inputs, keywords, self.loss)
+    def _at(self, forward: Forward) -> _Shape:
+        shape = self._shapes.get(forward)
+        if shape is None:
+            traced = trace(self.model, forward.inputs, forward.keywords, self.loss)
             chain = chain_of_trace(self.model, traced, self.granularity)
-            self._shapes[key] = _Shape(chain, Pricer(traced, chain.block_of, len(chain), unpriced=self.unpriced))
-        return self._shapes[key]
+            shape = _Shape(chain, Pricer(traced, chain.block_of, len(chain), unpriced=self.unpriced))
+            self._shapes[forward] = shape
+        return shape
+
+
+def _facts(leaf: object) -> object:
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.dtype, leaf.device.type
+    return leaf if isinstance(leaf, _VALUES) else type(leaf)
+
+
+def _without_data(tensor: Tensor) -> Tensor:
+    """Shape, strides and dtype alone: a cached shape keeps no batch alive."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def cross_entropy_of(outputs: Any) -> Tensor:

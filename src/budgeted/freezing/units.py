@@ -26,9 +26,7 @@ from budgeted.budget.trace import Trace
 Granularity = Literal["block", "layer"]
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 # a parameter used in one of these is a weight; scales, shifts, tokens and positions are not
-_PRODUCTS = frozenset(
-    ("convolution", "linear", "mm", "addmm", "bmm", "baddbmm", "matmul", "mv", "embedding", "_embedding_bag")
-)
+_PRODUCTS = frozenset(("convolution", "linear", "mm", "addmm", "bmm", "baddbmm", "matmul", "mv", "embedding"))
 
 
 @dataclass(slots=True)

@@ -15,12 +15,12 @@ ARITHMETIC: dict[str, tuple[int, int]] = {
     "log2": (1, 2), "log1p": (1, 2), "sqrt": (1, 2), "rsqrt": (1, 3), "reciprocal": (1, 3), "square": (1, 2),
     "sin": (1, 2), "cos": (1, 3), "erf": (1, 5), "floor": (1, 0), "ceil": (1, 0), "round": (1, 0),
     "isnan": (1, 0), "isinf": (1, 0), "logical_not": (1, 0), "bitwise_not": (1, 0),
-    "clamp": (1, 3), "clamp_min": (1, 2), "clamp_max": (1, 2), "masked_fill": (1, 1),
+    "clamp": (1, 4), "clamp_min": (1, 2), "clamp_max": (1, 2), "masked_fill": (1, 1),
 }  # fmt: skip
 ACTIVATIONS: dict[str, tuple[int, int]] = {
     "relu": (1, 1), "threshold": (1, 1), "relu6": (1, 3), "hardtanh": (1, 4), "leaky_relu": (3, 3),
-    "_prelu_kernel": (3, 6), "elu": (7, 8), "celu": (7, 8), "gelu": (5, 11), "silu": (2, 6), "mish": (4, 9),
-    "sigmoid": (1, 3), "tanh": (1, 3), "hardsigmoid": (4, 5), "hardswish": (5, 9), "softplus": (6, 7),
+    "_prelu_kernel": (3, 7), "elu": (6, 8), "celu": (3, 4), "gelu": (5, 11), "silu": (2, 6), "mish": (6, 12),
+    "sigmoid": (1, 3), "tanh": (1, 3), "hardsigmoid": (4, 5), "hardswish": (5, 7), "softplus": (4, 8),
     "log_sigmoid_forward": (5, 7),
 }  # fmt: skip
 COMPARISONS = (
@@ -52,7 +52,7 @@ def arithmetic(op: Op) -> OpPrice:
 def activation(op: Op) -> OpPrice:
     forward, backward = ACTIVATIONS[op.name]
     if op.name == "gelu" and op.arguments.get("approximate") == "tanh":
-        forward, backward = 9, 20
+        forward, backward = 9, 18
     elements = op.out.numel
     return OpPrice(
         forward=forward * elements,
@@ -96,15 +96,17 @@ def division(op: Op) -> OpPrice:
 
 @price_of("pow")
 def power(op: Op) -> OpPrice:
-    # a constant exponent: power, product with the exponent, product with the gradient
-    return OpPrice(forward=op.out.numel, gradients=tuple(3 * op.out.numel for _ in op.inputs))
+    # a constant exponent: power, product with the exponent and with the gradient; a tensor's takes the logarithm too
+    each = 3 if len(op.inputs) == 1 else 6
+    return OpPrice(forward=op.out.numel, gradients=tuple(each * op.out.numel for _ in op.inputs))
 
 
 @price_of("maximum", "minimum")
 def larger(op: Op) -> OpPrice:
+    # a tie shares the gradient: two comparisons, a halving and a selection for each
     return OpPrice(
         forward=op.out.numel,
-        gradients=tuple(2 * op.out.numel + reduced(value, op.out) for value in op.inputs),
+        gradients=tuple(5 * op.out.numel + reduced(value, op.out) for value in op.inputs),
     )
 
 
@@ -131,10 +133,15 @@ def fused_addition(op: Op) -> OpPrice:
 def gated(op: Op) -> OpPrice:
     return OpPrice(
         forward=2 * op.out.numel,
-        gradients=(7 * op.out.numel,),
+        gradients=(6 * op.out.numel,),
         paper_forward=op.out.numel,
         paper_input=op.out.numel,
     )
+
+
+@price_of("xlogy")
+def product_with_logarithm(op: Op) -> OpPrice:
+    return OpPrice(forward=4 * op.out.numel, gradients=tuple(2 * op.out.numel for _ in op.inputs))
 
 
 @price_of("native_dropout")

@@ -13,11 +13,12 @@ FREE = (
     "select", "slice", "split", "split_with_sizes", "chunk", "unbind", "narrow", "diagonal", "movedim",
     "cat", "stack", "clone", "copy", "contiguous", "detach", "alias", "lift_fresh", "_to_copy", "to",
     "as_strided", "flip", "roll", "constant_pad_nd", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
-    "native_channel_shuffle", "tril", "triu", "fill", "zero", "empty", "empty_like", "empty_strided",
+    "native_channel_shuffle", "fill", "zero", "empty", "empty_like", "empty_strided",
     "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones",
     "full", "full_like", "new_full", "arange", "linspace", "scalar_tensor", "eye", "one_hot", "view_as_complex",
     "view_as_real", "_local_scalar_dense", "item", "resize", "set", "slice_scatter", "select_scatter", "unfold",
-    "im2col", "upsample_nearest2d", "upsample_nearest1d", "sym_size", "meshgrid",
+    "im2col", "upsample_nearest2d", "upsample_nearest1d", "sym_size", "reflection_pad1d", "reflection_pad2d",
+    "replication_pad1d", "replication_pad2d", "meshgrid",
 )  # fmt: skip
 ACCUMULATING = (
     "embedding",
@@ -27,18 +28,12 @@ ACCUMULATING = (
     "repeat",
     "repeat_interleave",
     "take",
-    "_embedding_bag",
 )
 
 
 @price_of(*FREE)
 def free(op: Op) -> OpPrice:
-    if op.name in (
-        "upsample_nearest2d",
-        "upsample_nearest1d",
-        "unfold",
-        "im2col",
-    ):  # adds up what was repeated
+    if op.name.startswith(("upsample", "unfold", "im2col", "reflection", "replication")):  # adds up what was repeated
         return OpPrice(gradients=(op.out.numel,))
     return OpPrice(gradients=(0,) * len(op.inputs))
 
@@ -51,6 +46,12 @@ def expand(op: Op) -> OpPrice:
 @price_of(*ACCUMULATING)
 def accumulating(op: Op) -> OpPrice:
     return OpPrice(gradients=(op.out.numel,) + (0,) * (len(op.inputs) - 1))
+
+
+@price_of("tril", "triu")
+def triangle(op: Op) -> OpPrice:
+    """A comparison of row and column and a selection, and again for the gradient."""
+    return OpPrice(forward=3 * op.out.numel, gradients=(3 * op.out.numel,))
 
 
 @price_of("scatter_add", "index_add", "index_put", "scatter")

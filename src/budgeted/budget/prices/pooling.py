@@ -40,6 +40,14 @@ def adaptive_max_pool(op: Op) -> OpPrice:
     return OpPrice(forward=_adaptive_elements(op), gradients=(op.out.numel,), **paper_pool(op))
 
 
+@price_of("upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d", "upsample_linear1d")
+def interpolation(op: Op) -> OpPrice:
+    """A weighted sum over the neighbours of every output: 2 a neighbour, and the same to give the gradient back."""
+    neighbours = {"upsample_linear1d": 2, "upsample_bicubic2d": 16}.get(op.name, 4)
+    work = 2 * neighbours * op.out.numel
+    return OpPrice(forward=work, gradients=(work,))
+
+
 def _window(kernel: int | list[int], op: Op) -> int:
     sizes = [kernel] if isinstance(kernel, int) else list(kernel)
     dimensions = int(op.name[op.name.index("pool") + 4])

@@ -9,8 +9,9 @@ from budgeted.budget.trace import Op
 
 @price_of("sum", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "nansum")
 def fold(op: Op) -> OpPrice:
-    # the gradient of a sum is a copy; of a maximum, a comparison and a selection
-    selecting = 0 if op.name in ("sum", "nansum") else 2 * op.inputs[0].numel
+    # the gradient of a sum is a copy, as is that of a maximum along a dimension; without one the places are compared
+    copied = op.name in ("sum", "nansum", "any", "all", "argmax", "argmin") or len(op.outputs) == 2
+    selecting = 0 if copied else 3 * op.inputs[0].numel
     return OpPrice(forward=op.inputs[0].numel, gradients=(selecting,) * len(op.inputs))
 
 
@@ -40,14 +41,14 @@ def ordering(op: Op) -> OpPrice:
     return OpPrice(forward=comparisons, gradients=(0,) * len(op.inputs))
 
 
-@price_of("cumsum", "logcumsumexp", "cumprod")
+@price_of("cumsum", "logcumsumexp")
 def running_sum(op: Op) -> OpPrice:
     return OpPrice(forward=op.inputs[0].numel, gradients=(op.inputs[0].numel,))
 
 
 @price_of("linalg_vector_norm", "norm")
 def vector_norm(op: Op) -> OpPrice:
-    return OpPrice(forward=2 * op.inputs[0].numel, gradients=(2 * op.inputs[0].numel,))
+    return OpPrice(forward=2 * op.inputs[0].numel, gradients=(3 * op.inputs[0].numel,))
 
 
 @price_of("logsumexp")
@@ -57,7 +58,9 @@ def log_sum_exp(op: Op) -> OpPrice:
 
 @price_of("_softmax", "_safe_softmax")
 def softmax(op: Op) -> OpPrice:
-    return OpPrice(forward=5 * op.out.numel, gradients=(4 * op.out.numel,))
+    """The safe form also looks for rows that are masked altogether."""
+    forward = 8 if op.name == "_safe_softmax" else 5
+    return OpPrice(forward=forward * op.out.numel, gradients=(4 * op.out.numel,))
 
 
 @price_of("_log_softmax")
@@ -68,7 +71,7 @@ def log_softmax(op: Op) -> OpPrice:
 @price_of("nll_loss_forward", "nll_loss2d_forward")
 def negative_log_likelihood(op: Op) -> OpPrice:
     rows = op.tensor("target").numel
-    return OpPrice(forward=4 * rows, gradients=per_input(op, self=4 * rows))
+    return OpPrice(forward=8 * rows, gradients=per_input(op, self=op.tensor("self").numel + 4 * rows))
 
 
 @price_of("mse_loss")
@@ -80,16 +83,16 @@ def squared_error(op: Op) -> OpPrice:
 @price_of("smooth_l1_loss", "huber_loss")
 def robust_error(op: Op) -> OpPrice:
     elements = op.inputs[0].numel
-    return OpPrice(forward=8 * elements, gradients=(8 * elements,) * len(op.inputs))
+    return OpPrice(forward=9 * elements, gradients=(8 * elements,) * len(op.inputs))
 
 
 @price_of("binary_cross_entropy")
 def binary_cross_entropy(op: Op) -> OpPrice:
     elements = op.inputs[0].numel
-    return OpPrice(forward=9 * elements, gradients=per_input(op, self=6 * elements))
+    return OpPrice(forward=10 * elements, gradients=per_input(op, self=6 * elements))
 
 
 @price_of("binary_cross_entropy_with_logits")
 def binary_cross_entropy_with_logits(op: Op) -> OpPrice:
     elements = op.inputs[0].numel
-    return OpPrice(forward=8 * elements, gradients=per_input(op, self=4 * elements))
+    return OpPrice(forward=10 * elements, gradients=per_input(op, self=4 * elements))

@@ -1,0 +1,1 @@
+"""Experiments as functions, and the tables and figures that they print."""

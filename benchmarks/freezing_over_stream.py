@@ -9,6 +9,7 @@ uniformly from what has arrived. Writes a record and a figure.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 
@@ -101,7 +102,7 @@ def main() -> None:
     share = np.array(record["frozen_share"])
     ends = [0, *record["boundaries"], len(share)]  # type: ignore[misc]
     print("backward not computed, %, by task:")
-    for task, (start, end) in enumerate(zip(ends, ends[1:], strict=False)):
+    for task, (start, end) in enumerate(itertools.pairwise(ends)):
         first, rest = share[start : start + 60].mean(), share[start + 60 : end].mean()
         print(f"  task {task + 1}: first 60 samples {100 * first:5.1f}, after them {100 * rest:5.1f}")
 

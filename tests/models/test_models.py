@@ -163,7 +163,8 @@ def test_large_images_meet_the_large_stem_whose_pool_the_paper_did_not_count() -
 @pytest.mark.parametrize("name", models.names())
 def test_every_model_is_one_chain_that_trains(name: str) -> None:
     model = models.build(name, classes=3, input_shape=(1, 16, 24), seed=5)
-    assert [child for child, _ in model.named_children()] == ["stem", "stages", "pool", "head"]
+    between = [] if name == "mlp" else ["stages", "pool"]
+    assert [child for child, _ in model.named_children()] == ["stem", *between, "head"]
     assert len(list(model.named_modules(remove_duplicate=False))) == len(list(model.modules()))
     images = torch.randn(4, 1, 16, 24, generator=torch.Generator().manual_seed(0))
     logits = model(images)
@@ -186,8 +187,24 @@ def test_head_reads_what_features_gives() -> None:
     torch.testing.assert_close(model(images), features @ model.head.weight.T + model.head.bias)
 
 
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 5, 7)])
+def test_mlp_is_two_products_with_a_relu_between(shape: tuple[int, int, int]) -> None:
+    model: Any = models.build("mlp", classes=10, input_shape=shape, seed=4)
+    (hidden_weight, hidden_bias), (weight, bias) = (
+        (layer.weight, layer.bias) for layer in model.modules() if isinstance(layer, nn.Linear)
+    )
+    pixels = shape[0] * shape[1] * shape[2]
+    assert hidden_weight.shape == (256, pixels)
+    assert sum(p.numel() for p in model.parameters()) == 257 * 10 + 256 * (pixels + 1)
+    images = torch.randn(6, *shape, generator=torch.Generator().manual_seed(2))
+    expected = (images.reshape(6, -1) @ hidden_weight.T + hidden_bias).clamp(min=0) @ weight.T + bias
+    torch.testing.assert_close(model(images), expected)
+    in_channels_last = images.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(model(in_channels_last), expected)
+
+
 @settings(max_examples=15, deadline=None)
-@given(name=st.sampled_from(["resnet20", "resnet20-standard", "cnn8"]), seed=st.integers(0, 2**63 - 1))
+@given(name=st.sampled_from(["resnet20", "resnet20-standard", "cnn8", "mlp"]), seed=st.integers(0, 2**63 - 1))
 def test_weights_come_from_the_seed_alone(name: str, seed: int) -> None:
     before = torch.get_rng_state()
     one = models.build(name, classes=2, seed=seed).state_dict()
@@ -222,7 +239,7 @@ def test_a_layer_nobody_initialises_is_refused() -> None:
 
 
 def test_names_and_descriptions() -> None:
-    assert {"resnet18", "resnet56-standard", "cnn8", "cnn32-wide"} <= set(models.names())
+    assert {"resnet18", "resnet56-standard", "cnn8", "cnn32-wide", "mlp"} <= set(models.names())
     lines = [models.describe(name) for name in models.names()]
     assert len(set(lines)) == len(lines)
     assert all(line and "\n" not in line for line in lines)

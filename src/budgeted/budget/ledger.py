@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
 from budgeted.budget.cost import NOTHING, Cost, total
-from budgeted.budget.units import Compute, format_compute
+from budgeted.budget.units import Compute, Rule, format_compute
 from budgeted.errors import BudgetedError, UnknownName
 
 Purpose = Literal["forward", "backward", "optimizer", "fisher", "similarity", "retrieval", "evaluation_training"]
@@ -32,6 +32,12 @@ class Budget:
 
     compute: Compute | None = None
     bytes: int | None = None
+
+    def with_compute(self, amount: int, rule: Rule) -> Budget:
+        return Budget(Compute(amount, rule), self.bytes)
+
+    def without_bytes(self) -> Budget:
+        return Budget(self.compute, None)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Quantities with their unit in the name: bytes in decimal or binary multiples, compute under a named rule.
 
 >>> parse_bytes("7.6MiB"), parse_bytes("7.6MB")
-(7969178, 7600000)
+(7969177, 7600000)
 >>> parse_compute("171.94TMAC")
 Compute(amount=171940000000000, rule='paper')
 >>> print(parse_compute("350TFLOP"))

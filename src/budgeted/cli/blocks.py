@@ -41,7 +41,7 @@ class Blocks:
     json: bool = False
     """Print JSON for a script."""
 
-    def run(self) -> None:
+    def run_(self) -> None:
         shape = parse_shape(self.input)
         model = build_model(self.model, self.classes, shape).train()
         prices = StepPrices(model, loss=None, granularity=self.granularity)

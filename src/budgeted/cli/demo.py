@@ -4,38 +4,70 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from rich import box
 from rich.progress import Progress
 from rich.table import Table
 
 from budgeted.bench.freezing_comparison import ComparisonSettings, PolicyRun, compare, write
+from budgeted.bench.stream_demo import StreamDemo, draw, run_demo
+from budgeted.bench.table import markdown
 from budgeted.budget import format_compute
 from budgeted.cli.blocks import Blocks
 from budgeted.cli.console import wide_console
+from budgeted.runs.run import Progress as RunProgress
 
 
 @dataclass(frozen=True)
 class Demo:
-    """Show prices, then train on the embedded digits with every freezing policy: table and plot of what was spent."""
+    """Show the program at work on the embedded digits: aL-SAR against Vanilla at one budget, with a table and a figure.
 
-    settings: ComparisonSettings = field(default_factory=ComparisonSettings)
-    """The run that every policy makes."""
+    With --part freezing: prices, and one short training run under every freezing policy.
+    """
+
+    part: Literal["stream", "freezing"] = "stream"
+    """aL-SAR against Vanilla on a stream, or the freezing policies alone."""
+    stream: StreamDemo = field(default_factory=StreamDemo)
+    """The runs on the stream."""
+    freezing: ComparisonSettings = field(default_factory=ComparisonSettings)
+    """The run that every freezing policy makes."""
     out: Path = Path("demo")
-    """Folder for the record and the figure."""
+    """Folder for the runs, the records and the figures."""
 
-    def run(self) -> None:
-        Blocks(self.settings.model, input="1x8x8").run()
+    def run_(self) -> None:
+        if self.part == "stream":
+            self._stream()
+        else:
+            self._freezing()
+
+    def _stream(self) -> None:
+        console = wide_console()
+        everything = len(self.stream.methods) * len(self.stream.seeds) * self.stream.limit
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("", total=everything)
+
+            def report(name: str, progress: RunProgress) -> None:
+                bar.update(task, advance=1, description=f"{name}: accuracy {100 * progress.accuracy:.0f} %")
+
+            groups = run_demo(self.stream, self.out, report)
+        print(markdown(groups))
+        figure = self.out / "al-sar_against_vanilla.png"
+        draw(groups, figure)
+        print(f"\nfigure: {figure}   runs: {self.out}")
+
+    def _freezing(self) -> None:
+        Blocks(self.freezing.model, input="1x8x8").run_()
         console = wide_console()
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task("training", total=5 * self.settings.steps)
+            task = progress.add_task("training", total=5 * self.freezing.steps)
 
             def report(policy: str, step: int) -> None:
                 progress.update(task, advance=1, description=f"training, freezing {policy}")
 
-            runs = compare(self.settings, report)
+            runs = compare(self.freezing, report)
         console.print(_table(runs))
-        figure = write(runs, self.settings, self.out)
+        figure = write(runs, self.freezing, self.out)
         console.print(f"figure: {figure}   record: {figure.with_suffix('.json')}", highlight=False)
 
 

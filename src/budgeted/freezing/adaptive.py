@@ -57,7 +57,7 @@ class AdaptivePrefix:
     """weight of the newest value in the moving averages (the published code has 0.001)"""
     head_fisher: bool = True
     """whether the head's Fisher trace counts among the information (as in the paper's sums) or not (as in the
-    published code); it changes how much is frozen by a factor of about two"""
+    published code); it changes how much is frozen a good deal"""
     ema_start: Literal["zero", "first", "corrected"] = "zero"
     """start of the averages: at zero, as in the paper (it holds back freezing for the first 1/ema steps),
     at the first value, or at zero with the bias divided out"""

@@ -22,6 +22,10 @@ class HeldStatistics:
             module.register_forward_pre_hook(self._remember(name)) for name, module in self._norms.items()
         ]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._norms)
+
     def _remember(self, name: str) -> Callable[[nn.Module, object], None]:
         def hook(module: nn.Module, args: object) -> None:
             # the first forward of a step counts: a second one starts from what the first has moved

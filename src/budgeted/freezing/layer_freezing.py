@@ -152,8 +152,11 @@ class LayerFreezing:
     def most(self, inputs: Tensor | Sequence[Any]) -> Cost:
         """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
         everything = [p for p in self._parameters.values() if p.requires_grad]
-        looking = Cost(0, 2 * sum(p.numel() for p in everything))
-        return self.price(inputs).total + self._optimizer_cost(everything) + looking
+        inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
+        # the gradient at the feature is a part of the head's backward, in closed form no dearer than twice the head
+        head = self.price(inputs)
+        looking = 2 * sum(p.numel() for p in everything) + 2 * head.forward[-1].real + head.backward[-1].real
+        return head.total + self._optimizer_cost(everything) + Cost(0, looking)
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
@@ -208,6 +211,8 @@ class LayerFreezing:
             looking = Cost(0, 2 * sum(parameter.numel() for parameter in part.trained))
             if not self.ledger.affords(total(costs.values()) + looking):
                 self.policy.load_state_dict(before)
+                if self._held is not None:
+                    self._held.restore(frozenset(self._held.names))  # a refused step leaves nothing behind
                 self.ledger.refuse(total(costs.values()) + looking)
         for parameter in part.resting:
             parameter.grad = None  # a zero left by zero_grad(set_to_none=False) would still move it by momentum

@@ -9,6 +9,7 @@ from torch import nn
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.models.initialise import initialised
+from budgeted.models.mlp import HIDDEN, MultilayerPerceptron
 from budgeted.models.parts import ImageShape
 from budgeted.models.plain import NARROW, WIDE, PlainStyle, plain_cnn
 from budgeted.models.resnet import BASIC, PUBLISHED, STANDARD, ResNetShape, ResNetVariant, resnet, slim
@@ -53,6 +54,7 @@ REGISTRY: dict[str, Entry] = {
     **{f"{name}-standard": resnet_entry(s, STANDARD, f"ResNet-{name[6:]}") for name, s in RESNETS.items()},
     **{f"cnn{depth}": plain_entry(depth, NARROW) for depth in PLAIN_DEPTHS},
     **{f"cnn{depth}-wide": plain_entry(depth, WIDE) for depth in PLAIN_DEPTHS},
+    "mlp": Entry(f"multilayer perceptron, one hidden layer of {HIDDEN}", MultilayerPerceptron),
 }
 
 

@@ -212,7 +212,7 @@ def load(
             _download(entry, folder_of_data, progress)
             return entry.read(request)
         if entry.downloads:
-            remedy = "pass download=True (--download) to fetch it, or data_dir=FOLDER (--data-dir) where it is"
+            remedy = "pass download=True (--download) to fetch it, or data_dir=FOLDER (--data) where it is"
         else:
             remedy = entry.by_hand
         raise DataMissing(f"{name} is not in {folder_of_data} (looked for {missing}): {remedy}") from missing

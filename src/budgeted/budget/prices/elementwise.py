@@ -71,10 +71,10 @@ def comparison(op: Op) -> OpPrice:
 def addition(op: Op) -> OpPrice:
     scaled = 2 if op.arguments.get("alpha", 1) != 1 else 1
     gradients = [reduced(value, op.out) for value in op.inputs]
-    if len(gradients) == 2:  # the second operand's gradient is negated or scaled
+    if op.name == "rsub":  # other - alpha * self
+        gradients[0] += op.out.numel * scaled
+    elif len(gradients) == 2:  # the second operand's gradient is negated or scaled
         gradients[1] += op.out.numel * ((op.name == "sub") + scaled - 1)
-    elif op.name == "rsub":
-        gradients[0] += op.out.numel
     return OpPrice(forward=scaled * op.out.numel, gradients=tuple(gradients))
 
 

@@ -1,8 +1,9 @@
 """Normalisations: batch, layer, group, RMS.
 
 Rule `real`, per element: statistics in training 4 (mean, and the mean of squared differences), normalising 2, scale
-and shift 1 each. Backward: two sums with their products 4, gradient of the input 6 (batch norm) or 7 (layer norm). With
-running statistics (evaluation mode) there are no statistics to pay and the gradient of the input is one product.
+and shift 1 each. Backward of batch norm: two sums with their products 4, which serve weight and bias, and 5 for the
+gradient of the input; of layer norm: 2 shared, 9 for the input, 2 for the weight, 1 for the bias. With running
+statistics (evaluation mode) there are no statistics to pay and the gradient of the input is one product.
 Rule `paper`: batch norm 7 forward and 15 backward, the others are not counted.
 """
 
@@ -23,7 +24,7 @@ from budgeted.budget.trace import Op
 )
 def batch_norm(op: Op) -> OpPrice:
     elements = op.tensor("input").numel
-    training = bool(op.arguments.get("training", "no" not in op.name))
+    training = bool(op.arguments.get("training", "_no_" not in op.name))
     affine = 2 * elements if op.value("weight") is not None else 0
     paper = {"paper_forward": 7 * elements, "paper_input": 15 * elements}
     if not training:

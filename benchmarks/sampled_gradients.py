@@ -1,0 +1,132 @@
+"""What collecting sampled per-sample gradients adds to a training step, in CPU time on one thread.
+
+Steps with and without collection alternate, so that a change of the machine's speed meets both alike. A step is
+forward, backward and optimizer; `collection` is the time inside the hooks and `take()` alone, its timers
+included.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from budgeted.models import build
+from budgeted.replay.sampled_gradients import SampledGradients, SampledStep
+
+
+class TimedSampledGradients(SampledGradients):
+    """Adds up the CPU time spent collecting."""
+
+    seconds = 0.0
+
+    def _forward_hook(self, number: int) -> Callable[..., None]:
+        hook = super()._forward_hook(number)
+
+        def timed(*arguments: Any) -> None:
+            begin = time.process_time()
+            hook(*arguments)
+            self.seconds += time.process_time() - begin
+
+        return timed
+
+    def _collect(self, *arguments: Any) -> None:
+        begin = time.process_time()
+        super()._collect(*arguments)
+        self.seconds += time.process_time() - begin
+
+    def take(self) -> SampledStep:
+        begin = time.process_time()
+        step = super().take()
+        self.seconds += time.process_time() - begin
+        return step
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    cross_entropy(model(images), labels).backward()
+    optimizer.step()
+
+
+def measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    model = build(arguments.model, classes=10, input_shape=(3, arguments.size, arguments.size))
+    model = model.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(arguments.batch, 3, arguments.size, arguments.size, generator=generator)
+    images = images.to(memory_format=torch.channels_last)
+    labels = torch.randint(10, (arguments.batch,), generator=generator)
+    sampled = TimedSampledGradients(model, fraction=arguments.fraction, exclude=arguments.exclude)
+
+    plain, collecting, collection = [], [], []
+    operations = 0
+    for pair in range(-arguments.warm_up, arguments.pairs):
+        begin = time.process_time()
+        train_step(model, optimizer, images, labels)
+        without = time.process_time() - begin
+
+        sampled.start()
+        sampled.seconds = 0.0
+        begin = time.process_time()
+        train_step(model, optimizer, images, labels)
+        step = sampled.take()
+        with_collection = time.process_time() - begin
+        sampled.stop()
+        operations = sampled.price(step.present)
+        if pair >= 0:
+            plain.append(without)
+            collecting.append(with_collection)
+            collection.append(sampled.seconds)
+    step_time = statistics.median(plain)
+    difference = statistics.median(c - p for c, p in zip(collecting, plain, strict=True))
+    return {
+        "model": arguments.model,
+        "batch": arguments.batch,
+        "size": arguments.size,
+        "coordinates": len(sampled),
+        "pairs": arguments.pairs,
+        "step_seconds": step_time,
+        "collection_seconds": statistics.median(collection),
+        "collection_ratio": statistics.median(c / p for c, p in zip(collection, plain, strict=True)),
+        "difference_seconds": difference,
+        "difference_ratio": difference / step_time,
+        "operations": operations,
+        "torch": torch.__version__,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="resnet32", help="a network known to budgeted.models")
+    parser.add_argument("--batch", type=int, default=16, help="samples in a batch")
+    parser.add_argument("--size", type=int, default=32, help="height and width of the images")
+    parser.add_argument("--fraction", type=float, default=0.0005, help="sampled fraction of the parameters")
+    parser.add_argument("--exclude", nargs="*", default=["head"], help="modules left out")
+    parser.add_argument("--pairs", type=int, default=60, help="measured pairs of steps")
+    parser.add_argument("--warm-up", type=int, default=5, help="pairs run before measuring")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
+    arguments = parser.parse_args()
+
+    torch.set_num_threads(1)
+    result = measure(arguments)
+    print(f"{result['model']}, batch {result['batch']}, {result['size']} px", end=", ")
+    print(f"{result['coordinates']} coordinates")
+    print(f"step without collection  {1e3 * result['step_seconds']:8.2f} ms")
+    print(f"collection alone         {1e3 * result['collection_seconds']:8.2f} ms")
+    print(f"collection / step        {100 * result['collection_ratio']:8.2f} %")
+    print(f"step with - without      {1e3 * result['difference_seconds']:8.2f} ms", end="  ")
+    print(f"({100 * result['difference_ratio']:.2f} %)")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

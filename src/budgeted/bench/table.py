@@ -1,0 +1,180 @@
+"""Tables and figures of runs: mean and spread over seeds, tests between methods, accuracy over the stream."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from budgeted.budget import format_compute
+from budgeted.errors import BudgetedError
+from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_json
+from budgeted.runs.statistics import Summary, format_mean_sd, rank, summarise, too_few, welch
+
+_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One finished run."""
+
+    path: Path
+    summary: dict[str, Any]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.summary["config"]
+        return found
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seed."""
+
+    label: str
+    runs: tuple[RunResult, ...]
+
+    def values(self, key: str) -> list[float]:
+        return [float(run.summary[key]) for run in self.runs if run.summary[key] is not None]
+
+    def spent(self, rule: str) -> list[float]:
+        return [float(run.summary["spent"][rule]) for run in self.runs]
+
+
+def find_runs(folders: Sequence[Path]) -> list[RunResult]:
+    """The finished runs in these folders or below them."""
+    found: list[RunResult] = []
+    for folder in folders:
+        if not folder.exists():
+            raise BudgetedError(f"{folder} is not there: give folders of runs")
+        places = [folder] if (folder / CONFIG).exists() else sorted(path.parent for path in folder.rglob(CONFIG))
+        finished = [place for place in places if (place / SUMMARY).exists()]
+        if not finished:
+            state = "holds no finished run" if places else "holds no run"
+            raise BudgetedError(f"{folder} {state}: finish one with `budgeted run --resume`, or give another folder")
+        found += [RunResult(place, read_json(place / SUMMARY)) for place in finished]
+    return found
+
+
+def group_runs(runs: Sequence[RunResult]) -> list[Group]:
+    """Runs by configuration; the label names the method and what else differs between the groups."""
+    configs = [{**run.config, **{f"set {k}": v for k, v in run.config["settings"].items()}} for run in runs]
+    keys = sorted({key for config in configs for key in config} - _NOT_A_DIFFERENCE - {"settings", "method"})
+    differing = [key for key in keys if len({json.dumps(config.get(key)) for config in configs}) > 1]
+    groups: dict[str, list[RunResult]] = {}
+    for run, config in zip(runs, configs, strict=True):
+        extra = [f"{key.removeprefix('set ')}={config[key]}" for key in differing if config.get(key) is not None]
+        groups.setdefault(" ".join([config["method"], *extra]), []).append(run)
+    return [Group(label, tuple(sorted(members, key=lambda r: r.config["seed"]))) for label, members in groups.items()]
+
+
+def markdown(groups: Sequence[Group], ddof: int = 1) -> str:
+    """One row per group; bold is best, underlined is not significantly worse (Welch, 5 %)."""
+    ranked = {
+        key: {row.method: row for row in rank({g.label: g.values(key) for g in groups}, ddof=ddof)}
+        for key in ("a_auc", "a_last")
+    }
+    lines = [
+        "| method | seeds | A_AUC % | A_last % | F_last % | rule paper | rule real | frozen % | train s |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for group in groups:
+        forgetting = group.values("f_last")
+        lines.append(
+            "| "
+            + " | ".join(
+                [
+                    group.label,
+                    ", ".join(str(run.config["seed"]) for run in group.runs),
+                    ranked["a_auc"][group.label].cell("markdown", 2, 100),
+                    ranked["a_last"][group.label].cell("markdown", 2, 100),
+                    format_mean_sd(summarise(forgetting, ddof), 2, 100) if forgetting else "-",
+                    format_compute(round(float(np.mean(group.spent("paper")))), "paper"),
+                    format_compute(round(float(np.mean(group.spent("real")))), "real"),
+                    f"{100 * float(np.mean(group.values('frozen_share'))):.1f}",
+                    f"{float(np.mean(group.values('train_seconds'))):.0f}",
+                ]
+            )
+            + " |"
+        )
+    lines.append("")
+    lines.append(f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)")
+    return "\n".join(lines + notes(groups))
+
+
+def notes(groups: Sequence[Group]) -> list[str]:
+    """Welch's test of every group against the best, and a warning where the seeds are too few to tell."""
+    best = max(groups, key=lambda group: float(np.mean(group.values("a_auc"))))
+    found = []
+    for group in groups:
+        if group is best or min(len(group.runs), len(best.runs)) < 2:
+            continue
+        test = welch(best.values("a_auc"), group.values("a_auc"))
+        what = f"A_AUC, {best.label} against {group.label}"
+        found.append(f"{what}: {100 * test.difference:+.2f} points, p {test.p_value:.3g} (Welch)")
+        warning = too_few(_by_seed(best), _by_seed(group), lambda a, b: welch(list(a.values()), list(b.values())))
+        if warning:
+            found.append(f"  warning: {warning}")
+    if any(len(group.runs) < 2 for group in groups) and len(groups) > 1:
+        found.append("warning: with one seed a difference cannot be told from chance")
+    return ["", *found] if found else []
+
+
+def _by_seed(group: Group) -> dict[int, float]:
+    return {int(run.config["seed"]): 100 * float(run.summary["a_auc"]) for run in group.runs}
+
+
+def as_csv(groups: Sequence[Group]) -> str:
+    """One line per run: everything needed to aggregate again."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    keys = ["a_auc", "a_last", "f_last", "klr", "kgr", "frozen_share", "iterations", "samples", "slots", "bytes"]
+    writer.writerow(["group", "seed", *keys, "spent_paper", "spent_real", "train_seconds", "eval_seconds"])
+    for group in groups:
+        for run in group.runs:
+            found = run.summary
+            spent = found["spent"]
+            times = [f"{found['train_seconds']:.3f}", f"{found['eval_seconds']:.3f}"]
+            writer.writerow(
+                [group.label, found["seed"], *(found[key] for key in keys), spent["paper"], spent["real"], *times]
+            )
+    return text.getvalue()
+
+
+def draw(groups: Sequence[Group], path: Path) -> None:
+    """Accuracy over the stream: the mean over seeds, and the range between them."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for group in groups:
+        curves = []
+        for run in group.runs:
+            lines = (run.path / RECORDS).read_text().splitlines()
+            records = [record for record in map(json.loads, lines) if record["periodic"]]
+            curves.append({record["samples"]: 100 * record["accuracy"] for record in records})
+        common = sorted(set.intersection(*(set(curve) for curve in curves)))
+        values = np.array([[curve[samples] for samples in common] for curve in curves])
+        mean = summarise(group.values("a_auc"))
+        (line,) = axes.plot(common, values.mean(0), label=f"{group.label} (A_AUC {_percent(mean)})", linewidth=1.8)
+        if len(curves) > 1:
+            axes.fill_between(common, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
+    axes.set_xlabel("samples of the stream")
+    axes.set_ylabel("accuracy on the classes seen so far, %")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, loc="best")
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def _percent(summary: Summary) -> str:
+    return format_mean_sd(summary, 1, 100) + " %"

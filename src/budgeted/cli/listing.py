@@ -1,0 +1,82 @@
+"""`budgeted list`: the names that other commands take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from rich import box
+from rich.table import Table
+from tyro.conf import Positional, arg
+
+from budgeted import models, streams
+from budgeted.cli.console import wide_console
+from budgeted.freezing.registry import POLICIES
+from budgeted.learner.parts import RETRIEVALS
+from budgeted.methods import METHODS
+
+What = Literal["methods", "datasets", "models", "freezing", "retrieval", "streams"]
+
+
+@dataclass(frozen=True)
+class List:
+    """List the methods, data sets, models, freezing policies, retrievals or streams there are."""
+
+    what: Annotated[Positional[What], arg(metavar="{methods,datasets,models,freezing,retrieval,streams}")]
+    """What to list."""
+    json: bool = False
+    """Print JSON for a script."""
+
+    def run_(self) -> None:
+        rows = _ROWS[self.what]()
+        if self.json:
+            print(json.dumps(rows, indent=1))
+            return
+        table = Table(box=box.SIMPLE_HEAD)
+        for column in rows[0]:
+            table.add_column(column)
+        for row in rows:
+            table.add_row(*(str(value) for value in row.values()))
+        wide_console().print(table)
+
+
+def _methods() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": method.name,
+            "summary": method.summary,
+            "selection": method.selection,
+            "retrieval": method.retrieval,
+            "freezing": method.freezing,
+        }
+        for method in METHODS.values()
+    ]
+
+
+def _datasets() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": info.name,
+            "classes": info.classes,
+            "input": "x".join(map(str, info.input_shape)),
+            "train": info.train_size,
+            "test": info.test_size,
+        }
+        for info in map(streams.info, streams.names())
+    ]
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[0]
+
+
+_ROWS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "methods": _methods,
+    "datasets": _datasets,
+    "models": lambda: [{"name": name, "summary": models.describe(name)} for name in models.names()],
+    "freezing": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()],
+    "retrieval": lambda: [{"name": name, "summary": summary} for name, summary in RETRIEVALS.items()],
+    "streams": lambda: [{"name": name} for name in streams.order_names()],
+}

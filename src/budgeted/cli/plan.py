@@ -1,0 +1,152 @@
+"""`budgeted plan`: what a budget buys, before any data is there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from rich import box
+from rich.table import Table
+from tyro.conf import UseAppendAction, arg
+
+from budgeted import streams
+from budgeted.budget import Cost, format_bytes, format_compute, total
+from budgeted.cli.console import wide_console
+from budgeted.cli.set_argument import with_pairs
+from budgeted.learner.plan import Plan as LearnerPlan
+from budgeted.learner.plan import make_plan
+from budgeted.runs.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Print what a budget buys: slots, bytes by item, compute by item under both rules, iterations, predicted time.
+
+    Example: budgeted plan --method al-sar --dataset cifar10 --model resnet32 --memory 7998016B --iterations 1
+    --rule paper
+    """
+
+    method: str = "al-sar"
+    """What learns: see `budgeted list methods`."""
+    dataset: str = "cifar10"
+    """Which data set's shape and size; nothing is read from disk."""
+    model: str = "resnet32"
+    """Which model: see `budgeted list models`."""
+    memory: str | None = None
+    """Byte budget: 7998016B, 7.6MB or 7.6MiB."""
+    slots: int | None = None
+    """Places in the memory, instead of --memory."""
+    iterations: float | None = None
+    """Training steps per sample."""
+    compute: str | None = None
+    """Compute budget instead of --iterations: 171.94TMAC or 350TFLOP."""
+    rule: Literal["paper", "real"] = "real"
+    """How bytes are counted: real (every byte that persists) or paper (as the paper's tables)."""
+    batch_size: int = 16
+    """Samples in a training batch."""
+    freezing: str | None = None
+    """Replace the method's freezing."""
+    retrieval: str | None = None
+    """Replace the method's retrieval."""
+    limit: int | None = None
+    """Samples of the stream, if not the whole training set."""
+    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Any other setting."""
+    measure: bool = True
+    """Run a few steps on noise here to predict the time and the method's own extra work."""
+    json: bool = False
+    """Print JSON for a script."""
+
+    def run_(self) -> None:
+        info = streams.info(self.dataset)
+        config = RunConfig(
+            method=self.method,
+            dataset=self.dataset,
+            model=self.model,
+            iterations=1.0 if self.iterations is None and self.compute is None else self.iterations,
+            compute=self.compute,
+            slots=self.slots,
+            memory=self.memory,
+            batch_size=self.batch_size,
+            freezing=self.freezing,
+            retrieval=self.retrieval,
+            settings=with_pairs({}, self.set),
+        )
+        plan = make_plan(
+            config.build_method(),
+            info,
+            self.model,
+            settings=config.build_settings(info.flips),
+            samples=self.limit,
+            slots=self.slots,
+            budget=config.budget(),
+            iterations=config.iterations,
+            rule=self.rule,
+            measure=self.measure,
+        )
+        if self.json:
+            print(json.dumps(_as_json(plan), indent=1))
+        else:
+            _print(plan)
+
+
+def _as_json(plan: LearnerPlan) -> dict[str, Any]:
+    def both(cost: Cost) -> dict[str, int]:
+        return {"paper": cost.paper, "real": cost.real}
+
+    return {
+        "method": plan.method,
+        "dataset": plan.dataset,
+        "model": plan.model,
+        "rule": plan.rule,
+        "samples": plan.samples,
+        "batch_size": plan.batch_size,
+        "slots": plan.slots,
+        "bytes": {**plan.bytes, "total": sum(plan.bytes.values())},
+        "iterations": plan.iterations,
+        "steps": plan.steps,
+        "per_step": {name: both(cost) for name, cost in plan.per_step.items()},
+        "spent": both(plan.spent),
+        "seconds": plan.seconds,
+    }
+
+
+def _print(plan: LearnerPlan) -> None:
+    console = wide_console()
+    console.print(
+        f"{plan.method} on {plan.dataset} with {plan.model}: {plan.samples:,} samples, batch {plan.batch_size}, "
+        f"{plan.iterations:g} iterations per sample ({plan.steps:,} in all)",
+        highlight=False,
+    )
+    table = Table(box=box.SIMPLE_HEAD, title=f"bytes (rule {plan.rule})", title_justify="left")
+    table.add_column("item")
+    table.add_column("bytes", justify="right")
+    for name, count in plan.bytes.items():
+        table.add_row(f"memory, {plan.slots:,} slots" if name == "memory" else name, f"{count:,}")
+    table.add_section()
+    all_bytes = sum(plan.bytes.values())
+    table.add_row("all", f"{all_bytes:,} ({format_bytes(all_bytes)})")
+    console.print(table)
+    table = Table(box=box.SIMPLE_HEAD, title="compute with nothing frozen", title_justify="left")
+    table.add_column("item")
+    for rule in ("paper", "real"):
+        table.add_column(f"a step, rule {rule}", justify="right")
+    for rule in ("paper", "real"):
+        table.add_column(f"the run, rule {rule}", justify="right")
+    for name, cost in [*plan.per_step.items(), ("all", total(plan.per_step.values()))]:
+        run = cost * plan.steps
+        row = (
+            [format_compute(c.paper, "paper") for c in (cost, run)],
+            [format_compute(c.real, "real") for c in (cost, run)],
+        )
+        if name == "all":
+            table.add_section()
+        table.add_row(name, row[0][0], row[1][0], row[0][1], row[1][1])
+    console.print(table)
+    if plan.seconds is not None:
+        console.print(
+            f"predicted training time here: {plan.seconds / 60:.1f} minutes "
+            f"({1000 * plan.seconds / max(1, plan.steps):.1f} ms a step, measured over a few)",
+            highlight=False,
+        )

@@ -1,0 +1,144 @@
+"""`budgeted run`: learn from a stream within a budget, into a folder, or go on with a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
+
+from budgeted.budget import format_bytes, format_compute
+from budgeted.cli.set_argument import with_pairs
+from budgeted.errors import BudgetedError
+from budgeted.runs import run as runs
+from budgeted.runs.config import RunConfig
+
+_LINE_EVERY = 20.0  # seconds between plain lines where there is no terminal
+
+
+@dataclass(frozen=True)
+class Run:
+    """Learn from a stream within a budget of compute and bytes; everything goes into a folder.
+
+    Example: budgeted run --method al-sar --dataset digits --stream gaussian --model resnet20 --iterations 1 --slots 200
+    --seed 1 --out runs/first. A killed run goes on with `budgeted run --resume FOLDER` and ends as if never killed.
+    """
+
+    run: OmitArgPrefixes[RunConfig] = field(default_factory=RunConfig)
+    out: Path | None = None
+    """Folder of the run; runs/METHOD-DATASET-STREAM-SEED if not given."""
+    resume: Path | None = None
+    """Go on with the run in this folder; every other flag comes from there."""
+    config: Path | None = None
+    """A TOML or JSON file with the same keys as the flags; flags win."""
+    set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
+    """Any other setting, as in --set learner.learning_rate=1e-3 --set retrieval.temperature=1."""
+    json: bool = False
+    """Print the summary as JSON for a script, and no progress."""
+
+    def run_(self) -> None:
+        shown = _Shown(quiet=self.json)
+        if self.resume is not None:
+            summary = runs.resume(self.resume, shown.report)
+            path = self.resume
+        else:
+            config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
+            path = (
+                self.out or Path("runs") / f"{config.method}-{Path(config.dataset).stem}-{config.stream}-{config.seed}"
+            )
+            summary = runs.start(config, path, shown.report)
+        shown.close()
+        print(json.dumps(summary, indent=1) if self.json else _closing(summary, path))
+
+
+class _Shown:
+    """Live progress on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet
+        self.console = Console(stderr=True)
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._last_line = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=sys.stderr)
+
+    def report(self, progress: runs.Progress) -> None:
+        if self.quiet:
+            return
+        if self.console.is_terminal:
+            self._draw(progress)
+        elif time.monotonic() - self._last_line >= _LINE_EVERY or progress.samples == progress.of_samples:
+            self._last_line = time.monotonic()
+            print(f"{progress.samples}/{progress.of_samples} samples, {_status(progress)}", file=sys.stderr, flush=True)
+
+    def _draw(self, progress: runs.Progress) -> None:
+        if self._bar is None:
+            columns = (
+                BarColumn(bar_width=20),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=self.console, transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=progress.of_samples, completed=progress.samples - 1)
+        self._bar.update(self._task, completed=progress.samples, description=_status(progress))
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _status(progress: runs.Progress) -> str:
+    learner = progress.learner
+    parts = [f"accuracy {100 * progress.accuracy:.1f} %", f"A_AUC {100 * progress.a_auc:.1f} %"]
+    budget, left = learner.budget.compute, learner.ledger.left
+    if budget is None or left is None:
+        parts.append(f"spent {format_compute(learner.ledger.spent.real, 'real', 3)}")
+    else:
+        parts.append(f"compute left {format_compute(left, budget.rule, 3)}")
+    if learner.budget.bytes is None:
+        parts.append(format_bytes(learner.nbytes(), 3))
+    else:
+        parts.append(f"bytes left {format_bytes(learner.budget.bytes - learner.nbytes(), 3)}")
+    parts.append(f"frozen {100 * learner.mean_frozen_share:.0f} %")
+    return ", ".join(parts)
+
+
+def _closing(summary: dict[str, Any], path: Path) -> str:
+    spent = summary["spent"]
+    forgetting = "" if summary["f_last"] is None else f", F_last {100 * summary['f_last']:.2f} %"
+    return "\n".join(
+        [
+            f"A_AUC {100 * summary['a_auc']:.2f} %, A_last {100 * summary['a_last']:.2f} %{forgetting}",
+            f"spent {format_compute(spent['paper'], 'paper')} / {format_compute(spent['real'], 'real')} in "
+            f"{summary['iterations']} iterations over {summary['samples']} samples, "
+            f"{100 * summary['frozen_share']:.1f} % of the backward frozen",
+            f"{summary['bytes']} bytes ({format_bytes(summary['bytes'])}), {summary['slots']} slots; training "
+            f"{summary['train_seconds']:.1f} s, evaluation {summary['eval_seconds']:.1f} s",
+            f"folder {path}",
+        ]
+    )
+
+
+def config_default(arguments: list[str]) -> RunConfig:
+    """The defaults of the flags: those of a config file, if one is named."""
+    from budgeted.runs.config import read_config
+
+    for i, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--config":
+            if not equals and i + 1 >= len(arguments):
+                raise BudgetedError("--config needs a file")
+            path = Path(value if equals else arguments[i + 1])
+            return RunConfig.from_mapping(read_config(path), str(path))
+    return RunConfig()

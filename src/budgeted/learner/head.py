@@ -1,0 +1,55 @@
+"""The growing head: a new class adds a row, and nothing that was learned moves. The same for every method.
+
+The new row starts as a linear layer's default would (uniform within 1 / sqrt(features)), from the run's own generator.
+The optimizer keeps what it knows of the old rows; the new row starts with zero moments.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from budgeted.errors import BudgetedError
+
+
+def find_head(model: nn.Module) -> nn.Linear:
+    """The last linear layer of the model: the one that grows."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise BudgetedError(f"{type(model).__name__} has no linear layer to grow a class in: give it a linear head")
+    return linear[-1]
+
+
+@torch.no_grad()
+def grow(head: nn.Linear, classes: int, optimizer: Optimizer, generator: np.random.Generator) -> None:
+    """Give the head `classes` outputs; rows that exist, and the optimizer's state of them, stay as they are."""
+    added = classes - head.out_features
+    if added <= 0:
+        return
+    bound = 1 / math.sqrt(head.in_features)
+    for name, columns in (("weight", (head.in_features,)), ("bias", ())):
+        old = head._parameters[name]
+        if old is None:
+            continue
+        fresh = generator.uniform(-bound, bound, (added, *columns)).astype(np.float32)
+        new = nn.Parameter(torch.cat([old, torch.from_numpy(fresh).to(old)]))
+        _replace(optimizer, old, new)
+        head._parameters[name] = new
+    head.out_features = classes
+
+
+def _replace(optimizer: Optimizer, old: nn.Parameter, new: nn.Parameter) -> None:
+    for group in optimizer.param_groups:
+        group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
+    state = optimizer.state.pop(old, None)
+    if state:
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == old.shape:
+                padded = value.new_zeros(new.shape)
+                padded[: len(value)] = value
+                state[key] = padded
+        optimizer.state[new] = state

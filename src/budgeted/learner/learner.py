@@ -1,0 +1,416 @@
+"""The one loop: a learner that takes a stream, one labelled sample at a time, inside its budget.
+
+    learner = Learner(model, method("al-sar"), data, slots=200, iterations=1.0, seed=1)
+    for image, label in stream:
+        learner.learn(image, label)
+        ...
+        learner.predict(images)
+
+A sample arrives, is stored, and the iterations that it is due are run: retrieval draws a batch, the batch is augmented,
+the model runs, the freezing decides and runs the backward, the optimizer steps, and all of it is charged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from budgeted.budget import Budget, Cost, Ledger, Purpose, Rule, total
+from budgeted.errors import BudgetedError
+from budgeted.freezing import LayerFreezing, policy
+from budgeted.learner.augment import Augmentation, Augmenter
+from budgeted.learner.generators import Generators
+from budgeted.learner.head import grow
+from budgeted.learner.parts import make_optimizer, make_retrieval, make_schedule, make_selection
+from budgeted.learner.settings import Settings
+from budgeted.methods import Method
+from budgeted.replay import Column, Memory, bytes_per_slot, label_column
+from budgeted.replay.sampled_gradients import SampledGradients
+
+log = logging.getLogger("budgeted")
+_RECENT = 100  # steps whose mean cost says what the next ones will cost
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What a learner must know of its data before the first sample."""
+
+    input_shape: tuple[int, int, int]
+    mean: Sequence[float]
+    std: Sequence[float]
+    flips: bool = False
+    """whether a mirrored image keeps its label"""
+    classes: int | None = None
+    """how many classes there will be, if known: their bytes are reserved; if not, slots are given up as they come"""
+    samples: int | None = None
+    """length of the stream, if that is known"""
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one training step did."""
+
+    loss: float
+    frozen: frozenset[int]
+    frozen_share: float
+    costs: Mapping[Purpose, Cost]
+
+
+class Learner:
+    """Learns from a stream within a budget of compute and bytes, and keeps the ledger."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        method: Method,
+        data: DataFacts,
+        *,
+        slots: int | None = None,
+        iterations: float = 1.0,
+        budget: Budget | None = None,
+        spend_savings: bool = False,
+        settings: Settings | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        """
+        model: ends in a linear layer, which gets a row for every new class.
+        method: what to store, replay, freeze and minimise.
+        slots: places in the memory; None stores everything.
+        iterations: training steps per arriving sample; a fraction is saved up.
+        budget: compute that the ledger refuses to exceed, bytes that `nbytes()` never exceeds.
+        spend_savings: what freezing saves buys more iterations, spread over the rest of the stream.
+        """
+        self.settings = settings or Settings()
+        own = self.settings.learner
+        self.method = method.with_parts(selection=own.selection)
+        self.data = data
+        self.iterations = iterations
+        self.budget = budget or Budget()
+        self.spend_savings = spend_savings
+        self.ledger = Ledger(self.budget.compute)
+        self.generators = Generators(seed)
+        self.device = torch.device(device)
+        if spend_savings and (data.samples is None or self.budget.compute is None):
+            raise BudgetedError(
+                "spend_savings spreads a compute budget over a stream: give both the budget and samples"
+            )
+        if iterations < 0 or own.batch_size < 2:
+            raise BudgetedError(
+                f"iterations must not be negative and batch_size at least 2: {iterations}, {own.batch_size}"
+            )
+        channels_last = own.channels_last and any(isinstance(module, nn.Conv2d) for module in model.modules())
+        self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
+        self.model = model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
+        self.stream_batch = int(own.batch_size * self.method.stream_share)
+        self.augmenter = Augmenter(
+            self.settings.augmentation or Augmentation(flip=data.flips),
+            data.mean,
+            data.std,
+            channels_last=channels_last,
+        )
+        self.optimizer = make_optimizer(own, self.model.parameters())
+        steps = None if data.samples is None else max(1, int(data.samples * iterations))
+        self.schedule = make_schedule(own, self.optimizer, steps)
+        self.scaler = torch.amp.GradScaler(self.device.type) if own.autocast == "float16" else None
+        self.freezing = LayerFreezing(
+            self.model,
+            policy(self.method.freezing, **self._freezing_settings(steps, seed)),
+            self.example(2),
+            optimizer=self.optimizer,
+            granularity=own.granularity,
+            batch_norm=own.batch_norm,
+        )
+        head = self.model.get_submodule(self.freezing.chain.head)
+        if not isinstance(head, nn.Linear):
+            raise BudgetedError(
+                f"the model's head {self.freezing.chain.head!r} is no linear layer: it cannot grow classes"
+            )
+        self.head = head
+        self.sampled = SampledGradients(
+            self.model, fraction=own.sampled_fraction, seed=seed, exclude=[self.freezing.chain.head]
+        )
+        self.retrieval = make_retrieval(self.method.retrieval, self.settings.retrieval, data.classes, len(self.sampled))
+        if self.retrieval.wants_gradients:
+            self.sampled.start()
+        self.selection = make_selection("unlimited" if slots is None else self.method.selection)
+        columns = (Column("sample", data.input_shape, torch.uint8), label_column(data.classes), *self.retrieval.columns)
+        self.memory = Memory(columns, slots, self.device)
+        self.memory.watch(self.retrieval)
+        self.class_labels: list[int] = []  # labels in order of first appearance: label of the head's row i
+        self._rows: dict[int, int] = {}
+        self.arrived = 0
+        self.steps = 0
+        self.spent_up = False
+        self.last: StepRecord | None = None
+        self.frozen_counts = [0] * len(self.freezing.chain)
+        self.frozen_share = 0.0
+        self._waiting: list[tuple[Tensor, int]] = []
+        self._due = 0.0
+        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._extras = 0
+        self._give_up_slots()
+
+    # -- the two verbs ---------------------------------------------------------------------------------------
+
+    def learn(self, sample: Tensor, label: int) -> None:
+        """Take one labelled sample (uint8, channels x height x width): store it and train as much as it is due."""
+        self._check(sample)
+        row = self._row_of(int(label))
+        self.arrived += 1
+        self._due += self._iterations_now()
+        if self.stream_batch:
+            self._waiting.append((sample, row))
+            if len(self._waiting) == self.stream_batch:
+                self.flush()
+        else:
+            self._store(sample, row)
+            self._train()
+
+    def flush(self) -> None:
+        """Train on the samples that wait for a full stream batch, and store them; `learn` does so when enough wait."""
+        if self._waiting:
+            self._train()
+            for sample, row in self._waiting:
+                self._store(sample, row)
+            self._waiting.clear()
+
+    @torch.no_grad()
+    def logits(self, images: Tensor, batch: int = 256) -> Tensor:
+        """Logits of uint8 images over the classes seen so far, in order of first appearance."""
+        self._check(images[0])
+        training = self.model.training
+        self.model.eval()
+        seen = len(self.class_labels)
+        found = [
+            self.model(self.augmenter.normalise(images[i : i + batch]).to(self.device))[:, :seen].float().cpu()
+            for i in range(0, len(images), batch)
+        ]
+        self.model.train(training)
+        return torch.cat(found)
+
+    def predict(self, images: Tensor) -> Tensor:
+        """Labels of uint8 images; may be asked at any moment."""
+        if not self.class_labels:
+            raise BudgetedError("nothing was learned yet: call learn() before predict()")
+        return torch.tensor(self.class_labels)[self.logits(images).argmax(1)]
+
+    def close(self) -> None:
+        """Take every hook off the model: it is the user's again."""
+        self.freezing.remove()
+        self.sampled.stop()
+
+    # -- one training step -------------------------------------------------------------------------------------
+
+    def _train(self) -> None:
+        while self._due >= 1 and not self.spent_up:
+            if len(self.memory) + len(self._waiting) < 2:  # batch norm needs two
+                return
+            if not self._affordable():
+                return
+            self._due -= 1
+            self._step()
+
+    def _step(self) -> None:
+        own = self.settings.learner
+        slots = self.retrieval.draw(self.memory, own.batch_size - len(self._waiting), self.generators["retrieval"])
+        drawn = self.memory.gather(slots)
+        samples = torch.cat([*(sample[None] for sample, _ in self._waiting), drawn.samples])
+        labels = torch.cat([torch.tensor([row for _, row in self._waiting], dtype=torch.int64), drawn.labels])
+        images = self.augmenter(samples, self.generators["augmentation"]).to(self.device)
+        labels = labels.to(self.device)
+
+        self.model.train()
+        self.optimizer.zero_grad()
+        with self._autocast():
+            logits = self.model(images)
+            loss = self._loss(logits, labels)
+        closed = (logits, labels) if self._plain else (None, None)
+        done = self.freezing.backward(loss, *closed, decided=self.sampled.skip, scaler=self.scaler)
+        scale = 1.0
+        if self.scaler is None:
+            self.optimizer.step()
+        else:
+            scale = float(self.scaler.get_scale())
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        if self.schedule is not None:
+            self.schedule.step()
+
+        similarity = 0
+        if self.retrieval.wants_gradients:
+            collected = self.sampled.take()
+            similarity = self.sampled.price(collected.present)
+            own_rows = collected.values[len(self._waiting) :] / scale
+            self.retrieval.observe(own_rows, collected.present, drawn.labels)
+        self._record(done, float(loss.detach()), similarity)
+
+    def _record(self, done: Any, loss: float, similarity: int) -> None:
+        costs: dict[Purpose, Cost] = dict(done.costs)
+        costs["similarity"] = Cost(0, similarity)
+        costs["retrieval"] = Cost(0, self.retrieval.price())
+        self.ledger.charge(costs)
+        self.steps += 1
+        if self.budget.compute is not None:
+            rule = self.budget.compute.rule
+            self._recent.append(total(costs.values()).under(rule))
+            self._extras = max(
+                self._extras, total((costs["similarity"], costs["retrieval"], costs["fisher"])).under(rule)
+            )
+        for block in done.frozen:
+            self.frozen_counts[block] += 1
+        self.frozen_share += done.frozen_share
+        self.last = StepRecord(loss, done.frozen, done.frozen_share, costs)
+
+    @property
+    def _plain(self) -> bool:
+        """Is the loss the plain cross-entropy, so that the feature gradient has its closed form?"""
+        return self.method.plain_cross_entropy and self.settings.learner.label_smoothing == 0
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        if self.method.plain_cross_entropy:
+            return F.cross_entropy(logits, labels, label_smoothing=self.settings.learner.label_smoothing)
+        return self.method.loss(logits, labels)
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        kind = self.settings.learner.autocast
+        if kind == "none":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, kind))
+
+    # -- the budget --------------------------------------------------------------------------------------------
+
+    def _iterations_now(self) -> float:
+        """Iterations that this sample is due: the plan's, or what is left spread over what is to come."""
+        if not self.spend_savings or not self._recent:
+            return self.iterations
+        remaining = (self.data.samples or 0) - self.arrived + 1
+        per_step = sum(self._recent) / len(self._recent)
+        return max(0.0, (self.ledger.left or 0) / (max(1, remaining) * per_step) - (self._due if remaining == 1 else 0))
+
+    def _affordable(self) -> bool:
+        """Can the dearest step that may come be paid? If not, training ends here, once and for all."""
+        if self.budget.compute is None:
+            return True
+        batch = min(self.settings.learner.batch_size, len(self.memory) + len(self._waiting))
+        most = self.freezing.most(self.example(batch)).under(self.budget.compute.rule)
+        if (self.ledger.left or 0) >= most + 2 * self._extras:
+            return True
+        self.spent_up = True
+        log.warning(
+            "the compute budget of %s is spent after %d samples and %d steps: from here on samples are stored and "
+            "predictions given, but nothing is trained",
+            self.budget.compute,
+            self.arrived,
+            self.steps,
+        )
+        return False
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        """Bytes that persist between steps and belong to the method."""
+        return sum(self.nbytes_by_item(rule).values())
+
+    def nbytes_by_item(self, rule: Rule = "real") -> dict[str, int]:
+        """The items of `nbytes`: rows of the head are reserved for declared classes."""
+        rows = max(self.head.out_features, self.data.classes or 0) - self.head.out_features
+        parameters = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        items = {
+            "parameters": parameters + rows * 4 * (self.head.in_features + (self.head.bias is not None)),
+            "buffers": sum(b.numel() * b.element_size() for b in self.model.buffers()),
+            "memory": self.memory.nbytes(rule),
+            "stream batch": self.stream_batch * self._sample_bytes(rule),
+            "retrieval": self.retrieval.nbytes(rule),
+            "freezing": 8 * (len(self.freezing.chain) + 1) if self.method.freezing == "adaptive" else 0,
+        }
+        return {name: count for name, count in items.items() if count}
+
+    def working_nbytes(self) -> dict[str, int]:
+        """Memory beside the budget: optimizer state, gradients, and indices that the content determines."""
+        moments = sum(
+            value.numel() * value.element_size()
+            for state in self.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor)
+        )
+        gradients = sum(p.numel() * p.element_size() for p in self.model.parameters())
+        index = self.memory.index_nbytes() + self.retrieval.index_nbytes()
+        return {"optimizer": moments, "gradients": gradients, "index": index}
+
+    def _sample_bytes(self, rule: Rule) -> int:
+        return bytes_per_slot(self.memory.columns[:2], rule)
+
+    def _give_up_slots(self) -> None:
+        """When something else grew, give up as many slots as it takes to stay within the bytes."""
+        if self.budget.bytes is None or self.memory.capacity is None:
+            return
+        over = self.nbytes() - self.budget.bytes
+        if over <= 0:
+            return
+        per_slot = bytes_per_slot(self.memory.columns)
+        capacity = self.memory.capacity - -(-over // per_slot)
+        if capacity < 1:
+            fixed = self.nbytes() - self.memory.nbytes()
+            raise BudgetedError(
+                f"{self.budget.bytes} bytes do not hold the model and one slot: the smallest possible budget is "
+                f"{fixed + per_slot}B"
+            )
+        leaving = max(0, len(self.memory) - capacity)
+        given_up = self.selection.give_up(self.memory, leaving, self.generators["selection"]) if leaving else ()
+        self.memory.shrink(capacity, [int(slot) for slot in given_up])
+
+    # -- samples and classes -------------------------------------------------------------------------------------
+
+    def example(self, batch: int) -> Tensor:
+        """A batch's shape without data, as the model gets it."""
+        empty = torch.empty(batch, *self.data.input_shape, device="meta")
+        return empty.contiguous(memory_format=self.memory_format)
+
+    def _row_of(self, label: int) -> int:
+        """The head's row for a label; a label not met before gets a new row."""
+        row = self._rows.get(label)
+        if row is None:
+            row = self._rows[label] = len(self.class_labels)
+            self.class_labels.append(label)
+            grow(self.head, row + 1, self.optimizer, self.generators["head"])
+            self._give_up_slots()
+        return row
+
+    def _store(self, sample: Tensor, row: int) -> None:
+        slot = self.selection.select(self.memory, row, self.generators["selection"])
+        if slot is not None:
+            self.memory.put(slot, sample, row)
+            self._give_up_slots()
+
+    def _check(self, sample: Tensor) -> None:
+        if sample.dtype != torch.uint8 or tuple(sample.shape) != self.data.input_shape:
+            raise BudgetedError(
+                f"a sample must be uint8 of shape {'x'.join(map(str, self.data.input_shape))}, "
+                f"got {str(sample.dtype).removeprefix('torch.')} of shape {'x'.join(map(str, sample.shape))}"
+            )
+
+    def _freezing_settings(self, steps: int | None, seed: int) -> dict[str, Any]:
+        given = dict(self.settings.freezing)
+        if self.method.freezing == "linear" and "steps" not in given:
+            if steps is None:
+                raise BudgetedError("linear freezing rises over the stream: give freezing.steps or the stream's length")
+            given["steps"] = steps
+        if self.method.freezing in ("random", "adaptive") and "seed" not in given:
+            given["seed"] = seed
+        return given
+
+    @property
+    def mean_frozen_share(self) -> float:
+        """Share of the backward that was not run, over all steps."""
+        return self.frozen_share / self.steps if self.steps else 0.0
+
+    def rows_of(self, labels: Sequence[int]) -> list[int]:
+        """Labels as the head's rows; -1 for a class not met yet."""
+        return [self._rows.get(int(label), -1) for label in labels]

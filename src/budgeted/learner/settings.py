@@ -1,0 +1,131 @@
+"""Everything that can be set about a learner, with the paper's defaults; the field docstrings are the help."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_type_hints
+
+from budgeted.errors import BudgetedError, UnknownName
+from budgeted.freezing.layer_freezing import BatchNormStatistics
+from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.units import Granularity
+from budgeted.learner.augment import Augmentation
+from budgeted.replay import SARSettings
+
+Autocast = Literal["none", "bfloat16", "float16"]
+OnSpent = Literal["store", "stop"]
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """How training is done; the same for every method."""
+
+    batch_size: int = 16
+    """samples in a training batch"""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """algorithm of the updates"""
+    learning_rate: float = 3e-4
+    """step size"""
+    weight_decay: float = 0.0
+    """decay of the weights, as the optimizer defines it"""
+    momentum: float = 0.0
+    """of sgd"""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """learning rate over the planned iterations"""
+    label_smoothing: float = 0.0
+    """of the cross-entropy; with it the feature gradient is asked of autograd"""
+    selection: str | None = None
+    """which samples stay (greedy-balanced, reservoir, unlimited); None: the method's own"""
+    granularity: Granularity = "block"
+    """freeze whole blocks, or single layers"""
+    batch_norm: BatchNormStatistics = "update"
+    """running statistics of frozen blocks go on, or are held"""
+    sampled_fraction: float = 0.0005
+    """share of the parameters whose per-sample gradients serve the class similarity"""
+    autocast: Autocast = "none"
+    """lower precision of the forward; float16 scales the loss and unscales the gradients before any use"""
+    on_spent: OnSpent = "store"
+    """when the compute is spent: go on predicting and storing, or stop"""
+    channels_last: bool = True
+    """memory format of convolutions: faster on CPUs"""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The learner's settings and those of its parts."""
+
+    learner: LearnerSettings = field(default_factory=LearnerSettings)
+    augmentation: Augmentation | None = None
+    """None: what suits the data set"""
+    retrieval: SARSettings = field(default_factory=SARSettings)
+    freezing: Mapping[str, Any] = field(default_factory=dict)
+    """of the freezing policy, such as n of constant or ema of adaptive"""
+
+
+def from_pairs(pairs: Mapping[str, str], freezing: str, flips: bool) -> Settings:
+    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, freezing.n=4."""
+    parts: dict[str, dict[str, Any]] = {"learner": {}, "augmentation": {}, "retrieval": {}, "freezing": {}}
+    for key, value in pairs.items():
+        part, _, name = key.partition(".")
+        if part not in parts or not name:
+            raise UnknownName("setting", key, setting_names(freezing))
+        parts[part][name] = value
+    default = Augmentation(flip=flips)
+    return Settings(
+        LearnerSettings(**_typed(LearnerSettings, parts["learner"], "learner", freezing)),
+        dataclasses.replace(default, **_typed(Augmentation, parts["augmentation"], "augmentation", freezing)),
+        SARSettings(**_typed(SARSettings, parts["retrieval"], "retrieval", freezing)),
+        _typed(_policy_class(freezing), parts["freezing"], "freezing", freezing),
+    )
+
+
+def setting_names(freezing: str) -> list[str]:
+    """Every key that `from_pairs` knows under this freezing policy."""
+    classes = {
+        "learner": LearnerSettings,
+        "augmentation": Augmentation,
+        "retrieval": SARSettings,
+        "freezing": _policy_class(freezing),
+    }
+    return [f"{part}.{item.name}" for part, kind in classes.items() for item in dataclasses.fields(kind) if item.init]
+
+
+def _policy_class(name: str) -> Any:
+    if name not in POLICIES:
+        raise UnknownName("freezing policy", name, POLICIES)
+    return POLICIES[name]
+
+
+def _typed(kind: Any, values: Mapping[str, str], part: str, freezing: str) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    known = {item.name for item in dataclasses.fields(kind) if item.init}
+    typed: dict[str, Any] = {}
+    for name, text in values.items():
+        if name not in known:
+            raise UnknownName("setting", f"{part}.{name}", setting_names(freezing))
+        typed[name] = _value(f"{part}.{name}", text, hints[name])
+    return typed
+
+
+def _value(key: str, text: str, kind: Any) -> Any:
+    """A value from text; anything but text (from a config file) is taken as it is."""
+    if not isinstance(text, str):
+        text = str(text).lower() if isinstance(text, bool) else str(text)
+    options = get_args(kind)
+    if type(None) in options:
+        if text.lower() in ("none", "null", ""):
+            return None
+        kind = next(option for option in options if option is not type(None))
+        options = get_args(kind)
+    if options:  # a Literal
+        if text not in options:
+            raise UnknownName(key, text, options)
+        return text
+    try:
+        if kind is bool:
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+        return kind(text)
+    except (KeyError, ValueError) as error:
+        raise BudgetedError(f"{key}={text}: expected {kind.__name__}") from error

@@ -1,0 +1,188 @@
+"""A learner as tensors and plain numbers, and back: exact, and without pickle.
+
+Tensors go to safetensors, the rest to JSON. Loading fills a learner that was built with the same settings; whatever a
+training step depends on is in it: weights, statistics, moments, memory, retrieval, generators, averages, counters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from budgeted.errors import BudgetedError
+from budgeted.learner.head import grow
+from budgeted.learner.learner import Learner
+
+TENSORS, NUMBERS = "tensors.safetensors", "state.json"
+FORMAT = 1
+
+
+class BadCheckpoint(BudgetedError):
+    """A checkpoint that is damaged, or of something else."""
+
+
+def tensors_of(learner: Learner) -> dict[str, Tensor]:
+    """Everything that is a tensor, by name."""
+    tensors = {f"model.{name}": tensor for name, tensor in learner.model.state_dict().items()}
+    names = {id(parameter): name for name, parameter in learner.model.named_parameters()}
+    for parameter, state in learner.optimizer.state.items():
+        for key, value in state.items():
+            tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
+    for part in ("memory", "retrieval", "selection"):
+        for name, tensor in getattr(learner, part).state().items():
+            tensors[f"{part}.{name}"] = tensor
+    if learner._waiting:
+        tensors["waiting.samples"] = torch.stack([sample for sample, _ in learner._waiting])
+        tensors["waiting.rows"] = torch.tensor([row for _, row in learner._waiting])
+    # safetensors takes no shared or strided storage; a copy also keeps what later steps would overwrite
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def numbers_of(learner: Learner) -> dict[str, Any]:
+    """Everything else: ready for JSON."""
+    return {
+        "format": FORMAT,
+        "method": learner.method.name,
+        "class_labels": learner.class_labels,
+        "arrived": learner.arrived,
+        "steps": learner.steps,
+        "due": learner._due,
+        "spent_up": learner.spent_up,
+        "recent": list(learner._recent),
+        "extras": learner._extras,
+        "frozen_counts": learner.frozen_counts,
+        "frozen_share": learner.frozen_share,
+        "generators": learner.generators.state(),
+        "freezing": learner.freezing.state_dict(),
+        "ledger": learner.ledger.state_dict(),
+        "schedule": None if learner.schedule is None else learner.schedule.state_dict(),
+        "scaler": None if learner.scaler is None else learner.scaler.state_dict(),
+    }
+
+
+@torch.no_grad()
+def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    """Make `learner`, just built, the one that was saved."""
+    if numbers.get("format") != FORMAT or numbers.get("method") != learner.method.name:
+        raise BadCheckpoint(
+            f"the checkpoint is of method {numbers.get('method')!r} (format {numbers.get('format')}), "
+            f"this is {learner.method.name!r} (format {FORMAT}): resume with the settings it was saved with"
+        )
+    learner.class_labels = [int(label) for label in numbers["class_labels"]]
+    learner._rows = {label: row for row, label in enumerate(learner.class_labels)}
+    grow(learner.head, len(learner.class_labels), learner.optimizer, learner.generators["head"])
+    _fill_model(learner, tensors)
+    _fill_optimizer(learner, tensors)
+    learner.memory.load_state(_part("memory", tensors))
+    learner.memory.watch(learner.retrieval)
+    learner.retrieval.load_state(_part("retrieval", tensors))
+    learner.selection.load_state(_part("selection", tensors))
+    learner._waiting = [
+        (sample, int(row))
+        for sample, row in zip(
+            tensors.get("waiting.samples", torch.empty(0)), tensors.get("waiting.rows", torch.empty(0)), strict=True
+        )
+    ]
+    learner.arrived, learner.steps = int(numbers["arrived"]), int(numbers["steps"])
+    learner._due, learner.spent_up = float(numbers["due"]), bool(numbers["spent_up"])
+    learner._recent.extend(int(cost) for cost in numbers["recent"])
+    learner._extras = int(numbers["extras"])
+    learner.frozen_counts = [int(count) for count in numbers["frozen_counts"]]
+    learner.frozen_share = float(numbers["frozen_share"])
+    learner.generators.load_state(numbers["generators"])
+    learner.freezing.refresh()
+    learner.freezing.load_state_dict(numbers["freezing"])
+    learner.ledger.load_state_dict(numbers["ledger"])
+    if learner.schedule is not None:
+        learner.schedule.load_state_dict(numbers["schedule"])
+    if learner.scaler is not None:
+        learner.scaler.load_state_dict(numbers["scaler"])
+
+
+def _fill_model(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
+    """Copied into place, so that the memory format stays as the learner made it."""
+    for name, target in learner.model.state_dict().items():
+        saved = tensors.get(f"model.{name}")
+        if saved is None or saved.shape != target.shape:
+            raise BadCheckpoint(f"the checkpoint has no {name} of shape {tuple(target.shape)}: it is of another model")
+        target.copy_(saved)
+
+
+def _fill_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
+    learner.optimizer.state.clear()
+    for name, parameter in learner.model.named_parameters():
+        prefix = f"optimizer.{name}."
+        saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        for key, value in saved.items():
+            if value.shape == parameter.shape:
+                place = torch.empty_like(parameter, memory_format=torch.preserve_format)
+                learner.optimizer.state[parameter][key] = place.copy_(value)
+            else:
+                learner.optimizer.state[parameter][key] = value.clone()
+
+
+def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    prefix = f"{name}."
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def write(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None) -> None:
+    """Write into a folder that is not there yet: it appears whole, or not at all."""
+    scratch = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    scratch.mkdir(parents=True, exist_ok=True)
+    save_file(tensors_of(learner), scratch / TENSORS)
+    digest = file_digest(scratch / TENSORS)
+    numbers = {**numbers_of(learner), **(more or {}), "tensors_sha256": digest}
+    text = json.dumps(numbers)
+    with open(scratch / NUMBERS, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    with open(scratch / TENSORS, "rb") as written:
+        os.fsync(written.fileno())
+    scratch.rename(folder)
+    _sync_folder(folder.parent)
+
+
+def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read and verify what `write` wrote."""
+    try:
+        numbers = json.loads((folder / NUMBERS).read_text())
+        if not isinstance(numbers, dict) or "tensors_sha256" not in numbers:
+            raise BadCheckpoint(f"{folder} is no checkpoint of budgeted: {NUMBERS} has no checksum")
+        if file_digest(folder / TENSORS) != numbers["tensors_sha256"]:
+            raise BadCheckpoint(f"{folder / TENSORS} does not have the checksum in {NUMBERS}: it is damaged")
+        return load_file(folder / TENSORS), numbers
+    except (OSError, ValueError, SafetensorError) as error:
+        raise BadCheckpoint(f"cannot read the checkpoint {folder}: {error}") from error
+
+
+def file_digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def weights_digest(learner: Learner) -> str:
+    """One hash over all parameters and buffers, whatever their memory format."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(learner.model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

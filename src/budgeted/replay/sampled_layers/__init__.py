@@ -1,0 +1,8 @@
+"""What sampled per-sample gradients are for each kind of layer, one file for each kind."""
+
+from __future__ import annotations
+
+from budgeted.replay.sampled_layers.draw import DrawnLayer, Share, draw
+from budgeted.replay.sampled_layers.layer import SampledLayer, Use
+
+__all__ = ["DrawnLayer", "SampledLayer", "Share", "Use", "draw"]

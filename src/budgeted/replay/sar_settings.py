@@ -1,0 +1,67 @@
+"""Every reading of similarity-aware retrieval as a setting: the paper's, the published code's, and the
+ablations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args, get_type_hints
+
+from budgeted.errors import BudgetedError, UnknownName
+from budgeted.replay.similarity import ClassGradientForm
+
+
+@dataclass(frozen=True)
+class SARSettings:
+    """What the score of a sample is. The defaults follow Algorithm 1, divided by |M| as in the published
+    code.
+    """
+
+    frequency: Literal["use", "discounted", "effective"] = "effective"
+    """Plain counts of use; counts that are forgotten; or these plus the uses of similar classes."""
+    temperature: float = 0.125
+    """T: a sample is drawn with probability proportional to exp(-score / T)."""
+    k: float = 4.0
+    """Each draw of B samples forgets the share B / (k |M|) of every frequency, once |M| > B; at least 1."""
+    ema: float = 0.01
+    """Step of the moving averages behind the class similarity; the published code uses 0.001."""
+    similarity: Literal["pairwise", "class_gradient"] = "pairwise"
+    """Average the cosines between samples (Algorithm 1), or the gradient of each class (appendix;
+    published code).
+    """
+    class_gradient: ClassGradientForm = "cosine"
+    """How class gradients become a similarity: plain cosine, dot product of averaged unit gradients, or as
+    published.
+    """
+    normalisation: Literal["all", "class", "none"] = "all"
+    """What is divided by |M|: the whole score (published), the class term alone, or nothing (the paper's
+    equation).
+    """
+    clamp: bool = True
+    """Raise negative scores to 0, as the published code does."""
+    self_term: Literal["removed", "double"] = "removed"
+    """Whether a sample's own uses, which its class already counts, are taken out again or counted twice
+    (equation).
+    """
+    new_class: Literal["zero", "mean"] = "zero"
+    """Similarity of a class when its first sample is stored: 0, or the mean among the classes known."""
+    eviction: Literal["reduce", "keep"] = "reduce"
+    """When a sample leaves, its frequency leaves the class sum C_y (its definition), or stays (Algorithm
+    1).
+    """
+    warmup: int = 0
+    """That many first draws are class-balanced; the published code has 50."""
+
+    def __post_init__(self) -> None:
+        for name, kind in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            if isinstance(value, str) and value not in get_args(kind):
+                raise UnknownName(name.replace("_", " "), value, get_args(kind))
+        if not self.temperature > 0:
+            raise BudgetedError(f"temperature is {self.temperature}: it must be above 0")
+        if not self.k >= 1:
+            raise BudgetedError(f"k is {self.k}: below 1 a draw might forget everything; give at least 1")
+        if not 0 < self.ema <= 1:
+            raise BudgetedError(f"ema is {self.ema}: it must be above 0 and at most 1")
+        if self.warmup < 0:
+            raise BudgetedError(f"warmup is {self.warmup}: it must be 0 or more draws")

@@ -1,0 +1,153 @@
+"""The configuration of a run: what is typed, and what is written into the run's folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from tyro.conf import Suppress
+
+from budgeted.budget import RULES, Budget, parse_bytes, parse_compute
+from budgeted.errors import BudgetedError, UnknownName
+from budgeted.learner.settings import Settings, from_pairs
+from budgeted.methods import Method, method
+from budgeted.streams import order_names
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run: a method on a stream within a budget."""
+
+    method: str = "al-sar"
+    """What learns: see `budgeted list methods`."""
+    dataset: str = "digits"
+    """What it learns from: a name of `budgeted list datasets`, an image folder, or an .npz file."""
+    stream: str = "gaussian"
+    """In which order samples arrive: gaussian, disjoint, blurry or domain."""
+    model: str = "resnet32"
+    """Which model: see `budgeted list models`."""
+    iterations: float | None = None
+    """Training steps per sample (1 if no --compute is given)."""
+    compute: str | None = None
+    """Compute budget instead of --iterations: 171.94TMAC (rule paper) or 350TFLOP (rule real)."""
+    slots: int | None = None
+    """Places in the memory (200 if no --memory is given)."""
+    memory: str | None = None
+    """Byte budget instead of --slots: 7998016B, 7.6MB or 7.6MiB, for model, memory and all else that persists."""
+    unlimited: bool = False
+    """Store everything that arrives."""
+    byte_rule: str = "real"
+    """How --memory is counted: real (every byte that persists) or paper (as the paper's tables)."""
+    batch_size: int = 16
+    """Samples in a training batch."""
+    freezing: str | None = None
+    """Which blocks rest: none, constant, linear, random, adaptive. The method's own if not given."""
+    retrieval: str | None = None
+    """Which samples are replayed: uniform, class-balanced, sar. The method's own if not given."""
+    spend_savings: bool = False
+    """Let compute that freezing saves buy more iterations, spread over the rest of the stream."""
+    eval_every: int = 100
+    """Samples between two evaluations."""
+    eval_samples: int | None = None
+    """Test images used in evaluations, the same number per class; all if not given."""
+    limit: int | None = None
+    """Use just this many samples of the training set, balanced over classes, chosen by the seed."""
+    data: str | None = None
+    """Folder with the data sets; the user's cache folder if not given."""
+    download: bool = False
+    """Fetch the data set from its official address if it is not there."""
+    threads: int = 1
+    """Threads of torch; results repeat bit for bit under the same number only."""
+    device: str = "cpu"
+    """cpu or cuda."""
+    seed: int = 1
+    """Seed of the stream, the model and everything drawn."""
+    checkpoint_every: int | None = None
+    """Samples between two checkpoints; a fiftieth of the stream if not given."""
+    settings: Suppress[dict[str, str]] = field(default_factory=dict)
+    """Any other setting, such as learner.learning_rate or retrieval.temperature."""
+
+    def __post_init__(self) -> None:
+        if self.iterations is not None and self.compute is not None:
+            raise BudgetedError("give --iterations or --compute, not both")
+        if sum((self.slots is not None, self.memory is not None, self.unlimited)) > 1:
+            raise BudgetedError("give one of --slots, --memory and --unlimited")
+        if self.stream not in order_names():
+            raise UnknownName("stream", self.stream, order_names())
+        if self.byte_rule not in RULES:
+            raise UnknownName("byte rule", self.byte_rule, RULES)
+        for name in ("eval_every", "threads", "slots", "limit", "checkpoint_every", "eval_samples"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
+        if self.seed < 0:
+            raise BudgetedError(f"--seed must be 0 or more, got {self.seed}")
+
+    def build_method(self) -> Method:
+        return method(self.method).with_parts(freezing=self.freezing, retrieval=self.retrieval)
+
+    def build_settings(self, flips: bool) -> Settings:
+        pairs = {"learner.batch_size": str(self.batch_size), **self.settings}
+        return from_pairs(pairs, self.build_method().freezing, flips)
+
+    def budget(self) -> Budget:
+        return Budget(
+            None if self.compute is None else parse_compute(self.compute),
+            None if self.memory is None else parse_bytes(self.memory),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str) -> RunConfig:
+        """From a config file or a run's folder; unknown keys and wrong types are named."""
+        hints, known = get_type_hints(cls), {item.name for item in dataclasses.fields(cls)}
+        cleaned: dict[str, Any] = {}
+        for key, value in values.items():
+            name = key.replace("-", "_")
+            if name not in known:
+                raise UnknownName(f"key in {where}", key, known)
+            if not _fits(value, hints[name]):
+                raise BudgetedError(f"{where}: {key} = {value!r} is not of type {hints[name]}")
+            cleaned[name] = {k: str(v) for k, v in value.items()} if name == "settings" else value
+        return cls(**cleaned)
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A config file: TOML or JSON, keys as the flags without dashes, other settings under [settings]."""
+    try:
+        text = path.read_text()
+        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise BudgetedError(f"{path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
+    if not isinstance(found, dict):
+        raise BudgetedError(f"{path} holds no table of keys and values")
+    settings = found.get("settings")
+    if isinstance(settings, dict):  # [settings.learner] learning_rate = ... is learner.learning_rate
+        found["settings"] = _flat(settings)
+    return found
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    options = getattr(hint, "__args__", (hint,)) if not getattr(hint, "__origin__", None) else (dict,)
+    if isinstance(value, bool):
+        return bool in options
+    return isinstance(value, tuple(options)) or (isinstance(value, int) and float in options)

@@ -1,0 +1,317 @@
+"""Execute a run, or go on with one: the stream through the learner, evaluations into the folder."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from budgeted import models, streams
+from budgeted.budget import peak_memory
+from budgeted.errors import BudgetedError
+from budgeted.learner import state
+from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
+from budgeted.learner.learner import Learner
+from budgeted.learner.plan import facts_of, iterations_within, per_step, slots_within, total_of
+from budgeted.runs.config import RunConfig
+from budgeted.runs.environment import environment, refuse_other
+from budgeted.runs.folder import RunFolder, records_digest
+from budgeted.runs.knowledge import Knowledge, knowledge
+from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, f_last
+
+MOMENTS = 5  # of the stream at which knowledge is compared and forgetting measured
+DEFAULT_SLOTS = 200
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is, for whoever shows it."""
+
+    samples: int
+    of_samples: int
+    accuracy: float
+    a_auc: float
+    learner: Learner
+    seconds: float
+
+
+Report = Callable[[Progress], None]
+
+
+class Run:
+    """One sitting of a run: built anew or from the newest checkpoint, then driven to the stream's end."""
+
+    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+        self.config = config
+        self.folder = folder
+        torch.set_num_threads(config.threads)
+        if config.device != "cpu" and not torch.cuda.is_available():
+            raise BudgetedError(f"device {config.device!r} is not there: use --device cpu")
+        self.dataset = streams.load(config.dataset, config.data and Path(config.data), download=config.download)
+        self.stream = streams.stream_of(self.dataset, config.stream, config.seed, limit=config.limit)
+        chosen = fixed_subset(self.dataset.test_labels, config.eval_samples)
+        self.test_images: Tensor = as_tensor(self.dataset.test_images[chosen])
+        self.test_labels: NDArray[np.int64] = self.dataset.test_labels[chosen]
+        self.learner = self._build_learner()
+        self.records: list[dict[str, Any]] = []
+        self.moments = sorted({len(self.stream) * k // MOMENTS for k in range(1, MOMENTS + 1)} - {0})
+        self.accuracies: list[float] = []
+        self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
+        self.train_seconds = self.eval_seconds = 0.0
+        self.sittings = 1
+        self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
+
+    def _build_learner(self) -> Learner:
+        config, info = self.config, self.dataset.info
+        method, settings, budget = config.build_method(), config.build_settings(info.flips), config.budget()
+        facts = facts_of(info, len(self.stream))
+        slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
+
+        def build(slots: int | None, iterations: float, **more: Any) -> Learner:
+            model = models.build(config.model, classes=1, input_shape=info.input_shape, seed=config.seed)
+            return Learner(
+                model, method, facts, slots=slots, iterations=iterations, settings=settings, seed=config.seed,
+                device=config.device, **more,
+            )  # fmt: skip
+
+        if budget.bytes is None and budget.compute is None and not config.spend_savings:
+            return build(slots, 1.0 if config.iterations is None else config.iterations)
+        probe = build(slots, 1.0)
+        if budget.bytes is not None:
+            slots = slots_within(probe, config.model, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
+        nominal = total_of(per_step(probe, config.batch_size))
+        if budget.compute is not None:
+            iterations = iterations_within(nominal, budget.compute, len(self.stream))
+        else:
+            iterations = 1.0 if config.iterations is None else config.iterations
+        if config.spend_savings and budget.compute is None:
+            budget = budget.with_compute(int(nominal.real * iterations * len(self.stream)), "real")
+        probe.close()
+        if config.byte_rule == "paper":  # the paper's bytes are not the ones that `nbytes()` counts
+            budget = budget.without_bytes()
+        return build(slots, iterations, budget=budget, spend_savings=config.spend_savings)
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def resume(self) -> None:
+        """Take up the newest checkpoint, if there is one."""
+        found = self.folder.read_checkpoint()
+        if found is None:
+            self.folder.keep_records(0)
+            return
+        tensors, numbers = found
+        if numbers.get("stream") != self.stream.fingerprint():
+            raise BudgetedError(
+                "the checkpoint was made on another stream (other data or another order): restore the data set"
+            )
+        state.restore(self.learner, tensors, numbers)
+        self.folder.keep_records(int(numbers["records"]))
+        self.records = self.folder.records()
+        self.accuracies = [float(record["accuracy"]) for record in self.records]
+        self.previous = numbers["previous"]
+        self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
+        self.sittings = int(numbers["sittings"]) + 1
+
+    def execute(self, report: Report | None = None) -> dict[str, Any]:
+        """Drive the stream to its end; answers with the summary, which is also written."""
+        images, labels = self.dataset.train_images, self.dataset.train_labels
+        executed = self.folder.step_counter()
+        before = executed[0] - self.learner.steps
+        started = time.perf_counter()
+        for position in range(self.learner.arrived, len(self.stream)):
+            index = self.stream[position]
+            start = time.perf_counter()
+            self.learner.learn(as_tensor(images[index]), int(labels[index]))
+            arrived = position + 1
+            if arrived == len(self.stream):
+                self.learner.flush()
+            self.train_seconds += time.perf_counter() - start
+            executed[0] = before + self.learner.steps
+            if arrived % self.config.eval_every == 0 or arrived == len(self.stream) or arrived in self.moments:
+                self._evaluate(arrived)
+            if report is not None:
+                report(self._progress(arrived, time.perf_counter() - started))
+            if arrived % self.checkpoint_every == 0 or arrived == len(self.stream):
+                self._checkpoint()
+            if self.learner.spent_up and self.learner.settings.learner.on_spent == "stop":
+                break
+        if not self.records or self.records[-1]["samples"] != self.learner.arrived:
+            self._evaluate(self.learner.arrived)
+        summary = self._summary(int(executed[0]))
+        self.folder.write_summary(summary)
+        return summary
+
+    def _evaluate(self, arrived: int) -> None:
+        start = time.perf_counter()
+        score, predicted = evaluate(self.learner, self.test_images, self.test_labels, self.dataset.classes)
+        moment = self._moment(predicted) if arrived in self.moments else None
+        self.eval_seconds += time.perf_counter() - start
+        periodic = arrived % self.config.eval_every == 0 or arrived == len(self.stream)
+        learner = self.learner
+        record: dict[str, Any] = {
+            "samples": arrived,
+            "steps": learner.steps,
+            "periodic": periodic,
+            "accuracy": score.accuracy,
+            "correct": list(score.correct),
+            "total": list(score.total),
+            "loss": None if learner.last is None else learner.last.loss,
+            "spent": {"paper": learner.ledger.spent.paper, "real": learner.ledger.spent.real},
+            "spent_on": {name: [cost.paper, cost.real] for name, cost in learner.ledger.spent_on.items()},
+            "frozen_share": learner.mean_frozen_share,
+            "frozen_steps": list(learner.frozen_counts),
+            "stored": len(learner.memory),
+            "slots": learner.memory.capacity,
+            "bytes": learner.nbytes(),
+            "knowledge": moment,
+            "seconds": {"train": self.train_seconds, "eval": self.eval_seconds},
+        }
+        self.folder.append(record)
+        self.records.append(record)
+        self.accuracies.append(score.accuracy)
+
+    def _moment(self, predicted: NDArray[np.int64]) -> dict[str, float | None] | None:
+        """Knowledge lost and gained since the last moment."""
+        classes = list(self.learner.class_labels)
+        found: Knowledge | None = None
+        if self.previous is not None:
+            found = knowledge(
+                self.test_labels,
+                self.previous["predicted"],
+                predicted,
+                self.previous["classes"],
+                classes,
+                self.dataset.classes,
+            )
+        self.previous = {"predicted": predicted.tolist(), "classes": classes}
+        if found is None:
+            return None
+        return {"klr": found.klr, "kgr": found.kgr, "loss": found.loss, "gain": found.gain, "previous": found.previous}
+
+    def _checkpoint(self) -> None:
+        self.folder.write_checkpoint(
+            self.learner,
+            {
+                "stream": self.stream.fingerprint(),
+                "records": len(self.records),
+                "previous": self.previous,
+                "train_seconds": self.train_seconds,
+                "eval_seconds": self.eval_seconds,
+                "sittings": self.sittings,
+            },
+        )
+
+    def _progress(self, arrived: int, seconds: float) -> Progress:
+        latest = self.accuracies[-1] if self.accuracies else 0.0
+        mean = float(np.mean(self.accuracies)) if self.accuracies else 0.0
+        return Progress(arrived, len(self.stream), latest, mean, self.learner, seconds)
+
+    def _summary(self, executed_steps: int) -> dict[str, Any]:
+        learner = self.learner
+        return {
+            **summarise(self.records, self.moments),
+            "method": self.config.method,
+            "spent": {"paper": learner.ledger.spent.paper, "real": learner.ledger.spent.real},
+            "spent_on": {name: [cost.paper, cost.real] for name, cost in learner.ledger.spent_on.items()},
+            "budget": None if learner.budget.compute is None else str(learner.budget.compute),
+            "budget_spent": learner.spent_up,
+            "bytes": learner.nbytes(),
+            "bytes_by_item": learner.nbytes_by_item(),
+            "working_bytes": learner.working_nbytes(),
+            "slots": learner.memory.capacity,
+            "iterations": learner.steps,
+            "iterations_per_sample": learner.iterations,
+            "executed_steps": executed_steps,
+            "sittings": self.sittings,
+            "samples": learner.arrived,
+            "frozen_share": learner.mean_frozen_share,
+            "frozen_steps": list(learner.frozen_counts),
+            "blocks": [block.name for block in learner.freezing.chain.blocks],
+            "train_seconds": self.train_seconds,
+            "eval_seconds": self.eval_seconds,
+            "peak_memory": peak_memory(),
+            "weights_sha256": state.weights_digest(learner),
+            "records_sha256": records_digest(self.records),
+            "seed": self.config.seed,
+            "config": self.config.to_json(),
+        }
+
+
+def summarise(records: list[dict[str, Any]], moments: list[int]) -> dict[str, Any]:
+    """The metrics of a run, from its records alone."""
+    evaluations = [
+        Evaluation(record["samples"], record["correct"], record["total"]) for record in records if sum(record["total"])
+    ]
+    periodic = {record["samples"] for record in records if record["periodic"]}
+    try:
+        forgetting: float | None = f_last(evaluations, moments)
+    except UndefinedMetric:
+        forgetting = None
+    intervals = [record["knowledge"] for record in records if record["knowledge"] is not None]
+    means = {
+        name: float(np.mean([interval[name] for interval in intervals if interval[name] is not None]))
+        if any(interval[name] is not None for interval in intervals)
+        else None
+        for name in ("klr", "kgr")
+    }
+    return {
+        "a_auc": a_auc([evaluation for evaluation in evaluations if evaluation.samples in periodic]),
+        "a_last": evaluations[-1].accuracy,
+        "f_last": forgetting,
+        **means,
+    }
+
+
+def start(config: RunConfig, path: Path, report: Report | None = None) -> dict[str, Any]:
+    """Begin a run in a new folder."""
+    folder = RunFolder(path)
+    with _disk_errors(path), folder.locked():
+        if folder.path.joinpath("config.json").exists():
+            folder.begin({}, {})  # says that there is a run already
+        run = Run(config, folder)  # a mistake in the configuration leaves no folder that looks like a run
+        folder.begin(config.to_json(), environment(config.threads, config.device))
+        return run.execute(report)
+
+
+def resume(path: Path, report: Report | None = None) -> dict[str, Any]:
+    """Go on with a run; one that is complete answers with its summary."""
+    folder = RunFolder(path)
+    if not path.is_dir():
+        raise BudgetedError(f"{path} is no folder: give the folder of a run")
+    with _disk_errors(path), folder.locked():
+        config = RunConfig.from_mapping(folder.config(), str(path / "config.json"))
+        done = folder.summary()
+        if done is not None:
+            return done
+        refuse_other(folder.environment(), environment(config.threads, config.device))
+        run = Run(config, folder)
+        run.resume()
+        return run.execute(report)
+
+
+class _disk_errors:
+    """A full disk or a read-only folder is a one-line error; what was written before stays whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        text = str(error)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        if full or "No space left" in text:
+            raise BudgetedError(
+                f"the disk of {self.path} is full: free some room, then `budgeted run --resume {self.path}`"
+            ) from error
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise BudgetedError(f"cannot write to {self.path}: {error.strerror}") from error

@@ -93,7 +93,9 @@ class Learner:
         own = self.settings.learner
         self.method = method.with_parts(selection=own.selection)
         self.data = data
+        self.slots = slots
         self.iterations = iterations
+        self.seed = seed
         self.budget = budget or Budget()
         self.spend_savings = spend_savings
         self.ledger = Ledger(self.budget.compute)

@@ -20,6 +20,7 @@ def bare_replay(
     model: nn.Module,
     augmenter: Augmenter,
     stream: Iterable[tuple[Tensor, Tensor]],
+    image_shape: tuple[int, int, int],
     slots: int,
     batch: int,
     seed: int,
@@ -29,8 +30,7 @@ def bare_replay(
 
     ER: a batch is the new samples and as many from the memory as fill it. `replay_only`: all of it is from the memory.
     """
-    images, labels = next(iter(stream))
-    memory = torch.zeros(slots, *images.shape[1:], dtype=torch.uint8)
+    memory = torch.zeros(slots, *image_shape, dtype=torch.uint8)
     memory_labels = torch.zeros(slots, dtype=torch.int64)
     if any(isinstance(module, nn.Conv2d) for module in model.modules()):
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

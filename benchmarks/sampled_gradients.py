@@ -1,8 +1,8 @@
 """What collecting sampled per-sample gradients adds to a training step, in CPU time on one thread.
 
 Steps with and without collection alternate, so that a change of the machine's speed meets both alike. A step is
-forward, backward and optimizer; `collection` is the time inside the hooks and `take()` alone, its timers
-included.
+forward, backward and optimizer; `collection` is the time inside the hooks and `take()` alone, with that of the
+120 readings of the clock it takes to know it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from budgeted.replay.sampled_gradients import SampledGradients, SampledStep
 
 
 class TimedSampledGradients(SampledGradients):
-    """Adds up the CPU time spent collecting."""
+    """Adds up the CPU time spent collecting; the wall clock would count the turns of other processes too."""
 
     seconds = 0.0
 

@@ -62,7 +62,7 @@ class BasicBlock(nn.Module):
             self.shortcut = conv_unit(
                 inputs, outputs, kernel=1, stride=stride, epsilon=variant.epsilon, relu=rectify_paths
             )
-        self.after: nn.Module = nn.ReLU() if variant.relu_after_addition else nn.Identity()
+        self.after: nn.Module = nn.ReLU(inplace=True) if variant.relu_after_addition else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
         out: Tensor = self.after(self.body(images) + self.shortcut(images))

@@ -1,22 +1,37 @@
-"""The documents say what is so: prices are complete, snippets run and print what is shown, links lead somewhere."""
+"""The documents say what is so: tables are complete, snippets and commands run and print what is shown, links lead
+somewhere."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from budgeted import cli, streams
 from budgeted.budget import prices
 from budgeted.budget.prices import elementwise
 from budgeted.budget.trace import Op, Value
+from budgeted.cli.run import Run
+from budgeted.cli.set_argument import with_pairs
+from budgeted.freezing.registry import POLICIES
+from budgeted.learner import Augmentation, LearnerSettings
+from budgeted.learner.settings import setting_names
+from budgeted.methods import METHODS
+from budgeted.replay import SARSettings
+from budgeted.runs.config import RunConfig, read_config
 from tests.markdown import ROOT, anchors, fences, links, run, table_rows
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
 PRICES = ROOT / "docs" / "prices.md"
+RUN = ROOT / "docs" / "run.md"
+PROGRAM = ".venv/bin/budgeted"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -98,3 +113,144 @@ def test_commands_name_what_exists(page: Path) -> None:
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     for target in re.findall(r"`make (\w+)`|^ +make (\w+)$", text, re.MULTILINE):
         assert "".join(target) in targets, target
+
+
+def quoted(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The arguments of every budgeted command in a page: of its `sh` blocks, and of blocks that are only indented."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    blocks = [block.text for block in fences(page, "sh")]
+    blocks += re.findall(rf"^ {{4}}{re.escape(PROGRAM)} .*$", prose, re.MULTILINE)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line.replace("$seed", "1")) for line in lines]
+    return [arguments[1:] for arguments in words if arguments[:1] == [PROGRAM]]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for toml in fences(page, "toml"):
+        Path("first.toml").write_text(toml.text)
+    for arguments in commands(page):
+        parsed = cli._parse(arguments)
+        if isinstance(parsed, Run) and parsed.resume is None:
+            config = dataclasses.replace(parsed.run, settings=with_pairs(parsed.run.settings, parsed.set))
+            config.build_settings(flips=False)  # names of methods, parts and settings exist
+            config.budget()
+
+
+def test_the_commands_of_the_page_on_runs_work_in_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (toml,) = fences(RUN, "toml")
+    Path("first.toml").write_text(toml.text)
+    small = ["--model", "mlp", "--limit", "40", "--eval-every", "20"]
+    for arguments in commands(RUN):
+        more = small if arguments[0] == "run" and "--resume" not in arguments else []
+        assert cli.main([*arguments, *more]) == 0, (arguments, capsys.readouterr().err)
+    shown = capsys.readouterr().out
+    assert "| al-sar" in shown
+    assert "with one seed a difference cannot be told from chance" in shown
+    assert Path("runs.png").stat().st_size > 1000
+    assert len(Path("runs.csv").read_text().splitlines()) == 1 + len(list(Path("runs").iterdir()))
+
+    written = {path.name for path in Path("runs/first").iterdir()}
+    assert {name.rstrip("/") for row in table_rows(RUN, "The run folder") for name in quoted(row[0])} == written
+    summary = json.loads(Path("runs/first/summary.json").read_text())
+    assert [name for row in table_rows(RUN, "Summary") for name in quoted(row[0])] == list(summary)
+    for line in Path("runs/first/records.jsonl").read_text().splitlines():
+        assert [name for row in table_rows(RUN, "Records") for name in quoted(row[0])] == list(json.loads(line))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_print_what_the_page_shows(
+    page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    for block in fences(page, "console"):
+        command, *shown = block.text.splitlines()
+        program, *arguments = command.removeprefix("$ ").split()
+        assert program == PROGRAM
+        assert cli.main(arguments) == 0
+        assert [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()] == shown
+
+
+def test_every_setting_is_written_down_with_its_default() -> None:
+    defaults: dict[str, list[str]] = {}
+    parts: list[tuple[str, Any]] = [("learner", LearnerSettings), ("augmentation", Augmentation)]
+    parts += [("retrieval", SARSettings), *(("freezing", kind) for kind in POLICIES.values())]
+    for part, kind in parts:
+        for item in dataclasses.fields(kind):
+            defaults.setdefault(f"{part}.{item.name}", []).append(str(item.default))
+    defaults["augmentation.flip"] = ["by data set"]
+    shown = {quoted(row[0])[0]: row[1] for row in table_rows(RUN, "Other settings")}
+    assert set(shown) == {name for policy in POLICIES for name in setting_names(policy)}
+    assert [name for name, default in shown.items() if {default} != set(defaults[name])] == []
+
+
+def test_every_flag_is_written_down_with_its_default() -> None:
+    shown = {quoted(row[0])[0]: row[1] for row in table_rows(RUN, "Flags")}
+    kinds: tuple[Any, ...] = (RunConfig, Run)
+    fields = [item for kind in kinds for item in dataclasses.fields(kind) if item.name not in ("settings", "run")]
+    words: dict[Any, str] = {None: "none", False: "off"}
+    expected = {
+        f"--{item.name.replace('_', '-')}": str(words.get(item.default, item.default))
+        for item in fields
+        if item.name != "set"
+    }
+    assert shown == {**expected, "--set KEY=VALUE": ""}
+
+
+def test_the_config_file_is_read(tmp_path: Path) -> None:
+    (toml,) = fences(RUN, "toml")
+    path = tmp_path / "first.toml"
+    path.write_text(toml.text)
+    config = RunConfig.from_mapping(read_config(path), str(path))
+    settings = config.build_settings(flips=False)
+    assert (config.method, config.eval_every, config.budget().bytes) == ("sar", 50, 400_000)
+    assert (settings.learner.learning_rate, settings.retrieval.normalisation) == (1e-3, "class")
+
+
+@pytest.mark.parametrize("rule", ["paper", "real"])
+def test_slots_are_those_of_a_plan(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = table_rows(ROOT / "docs" / "budgets.md", "Slots at 7,998,016 bytes")
+    column = ["paper", "real"].index(rule) + 1
+    shown = {quoted(row[0])[0]: int(row[column]) for row in rows}
+    found = {}
+    for name in METHODS:
+        budget = ["--dataset", "cifar10", "--model", "resnet32", "--memory", "7998016B", "--iterations", "1"]
+        assert cli.main(["plan", "--method", name, *budget, "--rule", rule, "--no-measure", "--json"]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        found[name] = plan["slots"]
+        assert 0 <= 7_998_016 - plan["bytes"]["total"] < 3_077  # no room for another slot
+    assert shown == found
+
+
+def test_readings_of_sar_are_complete() -> None:
+    rows = [row for row in table_rows(ROOT / "docs" / "replay.md", "Settings") if row[0].startswith("`")]
+    assert {quoted(row[0])[0]: row[1] for row in rows} == {
+        item.name: str(item.default) for item in dataclasses.fields(SARSettings)
+    }
+
+
+def test_deviations_name_settings_that_exist() -> None:
+    known = {name for policy in POLICIES for name in setting_names(policy)}
+    for heading in ("Deviations of aL", "Deviations of SAR"):
+        rows = table_rows(ROOT / "docs" / "methods.md", heading)
+        assert all(len(row) == 5 for row in rows)
+        assert {name for row in rows for name in quoted(row[4])} <= known
+
+
+def test_data_sets_are_those_that_load() -> None:
+    shown = [row[:5] for row in table_rows(ROOT / "docs" / "streams.md", "Data sets")]
+    expected = []
+    for info in map(streams.info, streams.names()):
+        shape = "x".join(map(str, info.input_shape))
+        expected.append([f"`{info.name}`", str(info.classes), shape, str(info.train_size), str(info.test_size)])
+    assert shown == expected
+    orders = [quoted(row[0])[0] for row in table_rows(ROOT / "docs" / "streams.md", "Orders")]
+    assert tuple(orders) == streams.order_names()

@@ -47,6 +47,8 @@ class Run:
     def run_(self) -> None:
         shown = _Shown(quiet=self.json)
         if self.resume is not None:
+            if self.run != RunConfig() or self.set or self.out or self.config:
+                raise BudgetedError("--resume takes everything from the run's folder: leave the other flags out")
             summary = runs.resume(self.resume, shown.report)
             path = self.resume
         else:

@@ -13,6 +13,7 @@ The model is not wrapped: two hooks note the shape of its input and the last fea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -339,9 +340,10 @@ class LayerFreezing:
             raise BadLoss(
                 "the loss does not depend on the model: compute it from the model's output, with gradients enabled"
             )
-        if not bool(torch.isfinite(loss.detach())):
+        value = loss.item()
+        if not math.isfinite(value):
             raise BadLoss(
-                f"the loss is {float(loss.detach())} in step {self.step}: nothing was changed; lower the learning rate "
+                f"the loss is {value} in step {self.step}: nothing was changed; lower the learning rate "
                 "or check the inputs"
             )
         if not self._forwards:

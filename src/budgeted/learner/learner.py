@@ -109,6 +109,10 @@ class Learner:
             raise BudgetedError(
                 f"iterations must not be negative and batch_size at least 2: {iterations}, {own.batch_size}"
             )
+        if slots is None and self.budget.bytes is not None:
+            raise BudgetedError("a memory without end fits no byte budget: give slots, or leave the bytes out")
+        if slots is not None and self.method.selection == "unlimited":
+            raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
         channels_last = own.channels_last and any(isinstance(module, nn.Conv2d) for module in model.modules())
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         self.model = model.to(self.device, memory_format=self.memory_format)  # type: ignore[call-overload]
@@ -127,6 +131,7 @@ class Learner:
             self.model,
             policy(self.method.freezing, **self._freezing_settings(steps, seed)),
             self.example(2),
+            loss=lambda logits: self._loss(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device)),
             optimizer=self.optimizer,
             granularity=own.granularity,
             batch_norm=own.batch_norm,
@@ -145,7 +150,8 @@ class Learner:
             self.sampled.start()
         self.selection = make_selection("unlimited" if slots is None else self.method.selection)
         columns = (Column("sample", data.input_shape, torch.uint8), label_column(data.classes), *self.retrieval.columns)
-        self.memory = Memory(columns, slots, self.device)
+        # the memory stays with the processor, where samples are augmented; batches go to the device
+        self.memory = Memory(columns, slots)
         self.memory.watch(self.retrieval)
         self.class_labels: list[int] = []  # labels in order of first appearance: label of the head's row i
         self._rows: dict[int, int] = {}

@@ -129,14 +129,13 @@ def make_plan(
     items = fixed_bytes(learner, model_name, rule)
     if slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
-    costs = per_step(learner, batch)
+    extras, seconds = measured(learner, model_name, batch) if measure else ({}, None)
+    costs = {**per_step(learner, batch), **extras}
     if budget.compute is not None:
         iterations = iterations_within(total(costs.values()), budget.compute, samples)
     if iterations is None:
         raise BudgetedError("a plan needs iterations per sample or a compute budget: give --iterations or --compute")
-    extras, seconds = _measured(learner, model_name, batch) if measure else ({}, None)
-    costs = {**costs, **extras}
-    steps = int(samples * iterations)
+    steps = int(samples * iterations + 1e-6)
     return Plan(
         method=method.name,
         dataset=info.name,
@@ -154,7 +153,7 @@ def make_plan(
     )
 
 
-def _measured(learner: Learner, model_name: str, batch: int, steps: int = 4) -> tuple[dict[str, Cost], float]:
+def measured(learner: Learner, model_name: str, batch: int, steps: int = 4) -> tuple[dict[str, Cost], float]:
     """A few real steps on noise: what the method adds to the nominal price, and seconds per step."""
     small = min(batch, 16)  # large batches of large images would take minutes; time and extras grow with the batch
     facts = replace(learner.data, samples=None)

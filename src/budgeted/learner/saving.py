@@ -30,7 +30,12 @@ def save(learner: Learner, folder: Path) -> None:
         if not (folder / state.NUMBERS).exists() and any(folder.iterdir()):
             shutil.rmtree(fresh)
             raise BudgetedError(f"{folder} holds something else than a learner: choose another folder")
-        shutil.rmtree(folder)
+        old = folder.with_name(f".{folder.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)  # a save is there at every moment, under one name or the other
+        fresh.rename(folder)
+        shutil.rmtree(old)
+        return
     fresh.rename(folder)
 
 

@@ -20,14 +20,14 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import state
 from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
 from budgeted.learner.learner import Learner
-from budgeted.learner.plan import facts_of, iterations_within, per_step, slots_within, total_of
+from budgeted.learner.plan import facts_of, iterations_within, measured, per_step, slots_within, total_of
 from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import environment, refuse_other
 from budgeted.runs.folder import RunFolder, records_digest
 from budgeted.runs.knowledge import Knowledge, knowledge
 from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, f_last
 
-MOMENTS = 5  # of the stream at which knowledge is compared and forgetting measured
+MOMENTS = 5  # where a stream has no tasks: parts at whose ends knowledge is compared and forgetting measured
 DEFAULT_SLOTS = 200
 
 
@@ -62,7 +62,8 @@ class Run:
         self.test_labels: NDArray[np.int64] = self.dataset.test_labels[chosen]
         self.learner = self._build_learner()
         self.records: list[dict[str, Any]] = []
-        self.moments = sorted({len(self.stream) * k // MOMENTS for k in range(1, MOMENTS + 1)} - {0})
+        ends = self.stream.boundaries() or [len(self.stream) * k // MOMENTS for k in range(1, MOMENTS)]
+        self.moments = sorted({*ends, len(self.stream)} - {0})
         self.accuracies: list[float] = []
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
         self.train_seconds = self.eval_seconds = 0.0
@@ -75,8 +76,8 @@ class Run:
         facts = facts_of(info, len(self.stream))
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
 
-        def build(slots: int | None, iterations: float, **more: Any) -> Learner:
-            model = models.build(config.model, classes=1, input_shape=info.input_shape, seed=config.seed)
+        def build(slots: int | None, iterations: float, classes: int = 1, **more: Any) -> Learner:
+            model = models.build(config.model, classes=classes, input_shape=info.input_shape, seed=config.seed)
             return Learner(
                 model, method, facts, slots=slots, iterations=iterations, settings=settings, seed=config.seed,
                 device=config.device, **more,
@@ -84,10 +85,12 @@ class Run:
 
         if budget.bytes is None and budget.compute is None and not config.spend_savings:
             return build(slots, 1.0 if config.iterations is None else config.iterations)
-        probe = build(slots, 1.0)
+        probe = build(slots, 1.0, classes=info.classes)
         if budget.bytes is not None:
             slots = slots_within(probe, config.model, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
-        nominal = total_of(per_step(probe, config.batch_size))
+        nominal = total_of(
+            {**per_step(probe, config.batch_size), **measured(probe, config.model, config.batch_size)[0]}
+        )
         if budget.compute is not None:
             iterations = iterations_within(nominal, budget.compute, len(self.stream))
         else:
@@ -115,7 +118,7 @@ class Run:
         state.restore(self.learner, tensors, numbers)
         self.folder.keep_records(int(numbers["records"]))
         self.records = self.folder.records()
-        self.accuracies = [float(record["accuracy"]) for record in self.records]
+        self.accuracies = [float(record["accuracy"]) for record in self.records if record["periodic"]]
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
         self.sittings = int(numbers["sittings"]) + 1
@@ -142,19 +145,19 @@ class Run:
             if arrived % self.checkpoint_every == 0 or arrived == len(self.stream):
                 self._checkpoint()
             if self.learner.spent_up and self.learner.settings.learner.on_spent == "stop":
-                break
+                break  # the setting: what was learned is evaluated once more, and the run ends here
         if not self.records or self.records[-1]["samples"] != self.learner.arrived:
-            self._evaluate(self.learner.arrived)
+            self._evaluate(self.learner.arrived, last=True)
         summary = self._summary(int(executed[0]))
         self.folder.write_summary(summary)
         return summary
 
-    def _evaluate(self, arrived: int) -> None:
+    def _evaluate(self, arrived: int, last: bool = False) -> None:
         start = time.perf_counter()
         score, predicted = evaluate(self.learner, self.test_images, self.test_labels, self.dataset.classes)
         moment = self._moment(predicted) if arrived in self.moments else None
         self.eval_seconds += time.perf_counter() - start
-        periodic = arrived % self.config.eval_every == 0 or arrived == len(self.stream)
+        periodic = last or arrived % self.config.eval_every == 0 or arrived == len(self.stream)
         learner = self.learner
         record: dict[str, Any] = {
             "samples": arrived,
@@ -176,7 +179,8 @@ class Run:
         }
         self.folder.append(record)
         self.records.append(record)
-        self.accuracies.append(score.accuracy)
+        if periodic:
+            self.accuracies.append(score.accuracy)
 
     def _moment(self, predicted: NDArray[np.int64]) -> dict[str, float | None] | None:
         """Knowledge lost and gained since the last moment."""

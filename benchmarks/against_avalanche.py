@@ -1,10 +1,19 @@
 """Iterations per second of ER here and in avalanche-lib: the same network, memory and batch; CPU time on one thread.
 
 A 784-256-10 perceptron, 10 samples that arrive and 10 from a reservoir of 200 in every step, one step per arriving
-group, fused Adam, no augmentation. Both do all that their ER does online: taking the samples, drawing, training,
-storing. Avalanche gets its images as floats made beforehand, logs nothing and evaluates nothing; here they are bytes,
-as they would be in a stream, and turned into floats in every step. The bare PyTorch loop of `bare_loop.py` runs as a
-third.
+group, no augmentation. All sides do what their ER does online: take the samples, draw, train, store. The optimizer is
+torch's, fused, on all sides: Adam, the default here and in avalanche's example of online replay. `--optimizer sgd`
+takes less time on every side, so that more of what is measured is the framework.
+
+- `budgeted`: the learner of this project with its ledger and checks;
+- `bare`: the loop of `bare_loop.py`;
+- `avalanche`: `Naive` with `ReplayPlugin` on `split_online_stream`, the same uint8 tensors as above turned into floats
+  by one function, its default evaluation (the loss), what it prints thrown away. The target is held against this one;
+- `avalanche-lean`: the same with all taken off that can be: no evaluation, no transform, floats made beforehand;
+- `avalanche-example`: the same with images as torchvision's MNIST gives them, and its ToTensor and Normalize, as in
+  avalanche's example. This counts Pillow's and torchvision's time too, which no other side has to spend.
+
+How much faster the learner is depends on which of the three one takes: name it with the number.
 
 Every side is a process of its own, and they take turns in chunks, so that a change of the machine's speed meets all
 alike. avalanche-lib is not among this project's dependencies; give it an environment of its own:
@@ -13,14 +22,20 @@ alike. avalanche-lib is not among this project's dependencies; give it an enviro
     avalanche-env/bin/pip install avalanche-lib
     python benchmarks/against_avalanche.py --avalanche-python avalanche-env/bin/python
 
-On a machine without a GPU, install a CPU build of the torch version used here first and hold it with a constraints
-file (`pip install -c`), then avalanche-lib, pytorchcv and torchvision with --no-deps and the rest of their requirements
-by name: otherwise torch is replaced by another version with some gigabytes of CUDA.
+On a machine without a GPU this would fetch gigabytes of CUDA, and another torch than the one here. Instead:
+
+    avalanche-env/bin/pip install torch==VERSION                 # the CPU build used here
+    echo torch==VERSION > held.txt
+    avalanche-env/bin/pip install -c held.txt dill gdown gputil matplotlib psutil qpsolvers scikit-learn tensorboard \\
+        torchmetrics tqdm wandb setuptools
+    avalanche-env/bin/pip install --no-deps avalanche-lib pytorchcv torchvision==MATCHING
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import statistics
 import subprocess
@@ -28,11 +43,13 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 SHAPE, CLASSES, HIDDEN = (1, 28, 28), 10, 256
@@ -40,8 +57,9 @@ NEW, REPLAYED, SLOTS = 10, 10, 200
 LEARNING_RATE = 3e-4
 TARGET = 5.0
 
+Setup = Literal["tensors", "lean", "example"]
 Chunk = Callable[[int], int]
-"""Runs about so many iterations and says how many it were."""
+"""Takes so many groups of new samples, and says how many training steps that made."""
 
 
 def stream(samples: int) -> tuple[Tensor, Tensor]:
@@ -51,7 +69,7 @@ def stream(samples: int) -> tuple[Tensor, Tensor]:
     return images, torch.from_numpy(rng.integers(0, CLASSES, samples))
 
 
-def budgeted_side(iterations: int) -> Chunk:
+def budgeted_side(iterations: int, optimizer: str) -> Chunk:
     from budgeted import models
     from budgeted.learner.augment import Augmentation
     from budgeted.learner.learner import DataFacts, Learner
@@ -65,7 +83,8 @@ def budgeted_side(iterations: int) -> Chunk:
         slots=SLOTS,
         iterations=1 / NEW,
         settings=Settings(
-            LearnerSettings(batch_size=NEW + REPLAYED, learning_rate=LEARNING_RATE), Augmentation(0, False, 0)
+            LearnerSettings(batch_size=NEW + REPLAYED, optimizer=optimizer, learning_rate=LEARNING_RATE),  # type: ignore[arg-type]
+            Augmentation(0, False, 0),
         ),
     )
     images, labels = stream(NEW * iterations)
@@ -80,15 +99,17 @@ def budgeted_side(iterations: int) -> Chunk:
     return chunk
 
 
-def bare_side(iterations: int) -> Chunk:
+def bare_side(iterations: int, optimizer: str) -> Chunk:
     from bare_loop import bare_replay
 
     from budgeted import models
     from budgeted.learner.augment import Augmentation, Augmenter
 
     images, labels = stream(NEW * iterations)
+    model = models.build("mlp", classes=CLASSES, input_shape=SHAPE)
     loop = bare_replay(
-        models.build("mlp", classes=CLASSES, input_shape=SHAPE),
+        model,
+        torch_optimizer(optimizer, model),
         Augmenter(Augmentation(0, False, 0), (0.5,), (0.25,)),
         zip(images.split(NEW), labels.split(NEW), strict=True),
         SHAPE,
@@ -105,34 +126,43 @@ def bare_side(iterations: int) -> Chunk:
     return chunk
 
 
-def avalanche_side(iterations: int) -> Chunk:
-    missing = torchvision_operators()  # kept alive until avalanche has imported torchvision
-    warnings.simplefilter("ignore")  # about optional solvers and deprecations, not ours to mend
+def avalanche_side(iterations: int, optimizer: str, setup: Setup = "tensors") -> Chunk:
+    warnings.showwarning = lambda *_, **__: None  # of optional solvers and deprecations, one in every iteration
+    missing = torchvision_operators()  # needed while torchvision is imported
     from avalanche.benchmarks import benchmark_from_datasets, split_online_stream
     from avalanche.benchmarks.utils import as_classification_dataset
     from avalanche.benchmarks.utils.data import make_avalanche_dataset
     from avalanche.benchmarks.utils.data_attribute import DataAttribute
+    from avalanche.benchmarks.utils.transform_groups import DefaultTransformGroups
     from avalanche.training.plugins import ReplayPlugin
     from avalanche.training.storage_policy import ReservoirSamplingBuffer
     from avalanche.training.supervised import Naive
+    from torchvision import transforms
 
     del missing
     images, labels = stream(NEW * iterations)
-    floats = images.float().div_(255).sub_(0.5).div_(0.25)
-    targets = DataAttribute(labels.tolist(), "targets")
-    data = as_classification_dataset(
-        make_avalanche_dataset(torch.utils.data.TensorDataset(floats, labels), data_attributes=[targets])
+    source: torch.utils.data.Dataset[Any] = torch.utils.data.TensorDataset(images, labels)
+    transform: Callable[[Any], Tensor] | None = normalised
+    if setup == "lean":
+        source, transform = torch.utils.data.TensorDataset(normalised(images), labels), None
+    elif setup == "example":
+        source = PillowImages(images, labels)
+        transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.5,), (0.25,))])
+    data = make_avalanche_dataset(
+        source,
+        data_attributes=[DataAttribute(labels.tolist(), "targets")],
+        transform_groups=None if transform is None else DefaultTransformGroups((transform, None)),
     )
-    benchmark = benchmark_from_datasets(train=[data])
+    benchmark = benchmark_from_datasets(train=[as_classification_dataset(data)])
     model = nn.Sequential(nn.Flatten(), nn.Linear(784, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
     memory = ReservoirSamplingBuffer(SLOTS)
     strategy = Naive(
         model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=LEARNING_RATE, fused=True),
+        optimizer=torch_optimizer(optimizer, model),
         train_mb_size=NEW,
         train_epochs=1,
         plugins=[ReplayPlugin(SLOTS, batch_size_mem=REPLAYED, storage_policy=memory)],
-        evaluator=None,
+        **({"evaluator": None} if setup == "lean" else {}),
     )
     experiences: Iterator[Any] = iter(
         split_online_stream(benchmark.train_stream, experience_size=NEW, shuffle=False, drop_last=True)
@@ -147,6 +177,30 @@ def avalanche_side(iterations: int) -> Chunk:
     return chunk
 
 
+def normalised(images: Tensor) -> Tensor:
+    """As the other sides do it."""
+    return images.float().div_(255).sub_(0.5).div_(0.25)
+
+
+class PillowImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
+    """Images as torchvision's data sets give them."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self._images = images[:, 0]
+        self._labels = labels
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self._images[index].numpy()), int(self._labels[index])
+
+
+def torch_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
+    kind: type[torch.optim.SGD | torch.optim.Adam] = torch.optim.SGD if name == "sgd" else torch.optim.Adam
+    return kind(model.parameters(), lr=LEARNING_RATE, fused=True)
+
+
 def torchvision_operators() -> torch.library.Library | None:
     """torchvision's wheel is built against CUDA: beside a CPU torch it misses two operators that nobody calls here."""
     if torch.cuda.is_available() or torch.version.cuda is not None:
@@ -157,32 +211,53 @@ def torchvision_operators() -> torch.library.Library | None:
     return library
 
 
-SIDES: dict[str, Callable[[int], Chunk]] = {
+SIDES: dict[str, Callable[[int, str], Chunk]] = {
     "budgeted": budgeted_side,
-    "avalanche": avalanche_side,
     "bare": bare_side,
+    "avalanche": avalanche_side,
+    "avalanche-lean": partial(avalanche_side, setup="lean"),
+    "avalanche-example": partial(avalanche_side, setup="example"),
 }
+AVALANCHE = [name for name in SIDES if name.startswith("avalanche")]
 
 
-def work(name: str, iterations: int) -> None:
+def work(name: str, iterations: int, optimizer: str) -> None:
     """A side's process: for every number that it reads it runs as many iterations and answers with a line of JSON."""
     torch.set_num_threads(1)
     torch.manual_seed(0)  # avalanche draws from torch's global generator
-    chunk = SIDES[name](iterations)
-    print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0]}), flush=True)
-    for line in sys.stdin:
-        begin = time.process_time()
-        done = chunk(int(line))
-        print(json.dumps({"iterations": done, "seconds": time.process_time() - begin}), flush=True)
+    answers = sys.stdout
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        chunk = SIDES[name](iterations, optimizer)
+        print(
+            json.dumps({"torch": torch.__version__, "python": sys.version.split()[0]}),
+            file=answers,
+            flush=True,
+        )
+        for line in sys.stdin:
+            begin = time.process_time()
+            done = chunk(int(line))
+            seconds = time.process_time() - begin
+            print(json.dumps({"iterations": done, "seconds": seconds}), file=answers, flush=True)
+            printed.seek(0)
+            printed.truncate()
 
 
 class Worker:
     """One side in an interpreter of its own."""
 
-    def __init__(self, name: str, python: str, iterations: int) -> None:
+    def __init__(self, name: str, python: str, iterations: int, optimizer: str) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [python, __file__, "--work", name, "--work-iterations", str(iterations)],
+            [
+                python,
+                __file__,
+                "--work",
+                name,
+                "--work-iterations",
+                str(iterations),
+                "--optimizer",
+                optimizer,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -197,11 +272,11 @@ class Worker:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):  # libraries print too
-                answer: dict[str, Any] = json.loads(line)
-                return answer
-        raise SystemExit(f"the side {self.name!r} ended: see its error above")
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the side {self.name!r} ended: see its error above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -216,19 +291,20 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=200, help="of a turn")
     parser.add_argument("--warm-up", type=int, default=100, help="iterations before measuring; fills the memory")
     parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
+    parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam", help="torch's, fused, on all sides")
     parser.add_argument("--work", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--work-iterations", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        work(arguments.work, arguments.work_iterations)
+        work(arguments.work, arguments.work_iterations, arguments.optimizer)
         return
     pythons = {"budgeted": sys.executable, "bare": sys.executable}
     if arguments.avalanche_python:
-        pythons["avalanche"] = arguments.avalanche_python
+        pythons |= dict.fromkeys(AVALANCHE, arguments.avalanche_python)
     else:
         print("without --avalanche-python only this project's side and the bare loop run; --help says how to get it")
     needed = arguments.warm_up + arguments.chunks * arguments.iterations
-    workers = [Worker(name, python, needed) for name, python in pythons.items()]
+    workers = [Worker(name, python, needed, arguments.optimizer) for name, python in pythons.items()]
     for worker in workers:
         worker.run(arguments.warm_up)
     rates: dict[str, list[float]] = {worker.name: [] for worker in workers}
@@ -236,16 +312,19 @@ def main() -> None:
         for worker in workers:
             done = worker.run(arguments.iterations)
             rates[worker.name].append(done["iterations"] / done["seconds"])
-    results: dict[str, Any] = {}
+    results: dict[str, Any] = {"optimizer": arguments.optimizer}
     for worker in workers:
         worker.end()
         rate = statistics.median(rates[worker.name])
         results[worker.name] = {"iterations_per_second": rate, "ms": 1e3 / rate, **worker.versions}
-        print(f"{worker.name:10s} {rate:8.0f} iterations/s  {1e3 / rate:7.3f} ms  torch {worker.versions['torch']}")
-    if "avalanche" in results:
-        ratios = [ours / theirs for ours, theirs in zip(rates["budgeted"], rates["avalanche"], strict=True)]
-        results["ratio"] = statistics.median(ratios)
-        print(f"budgeted / avalanche: {results['ratio']:.2f} (at least {TARGET:g})")
+        print(f"{worker.name:18s} {rate:8.0f} iterations/s  {1e3 / rate:7.3f} ms  torch {worker.versions['torch']}")
+    for name in AVALANCHE:
+        if name in rates:
+            ratio = statistics.median(
+                ours / theirs for ours, theirs in zip(rates["budgeted"], rates[name], strict=True)
+            )
+            results[f"budgeted / {name}"] = ratio
+            print(f"budgeted / {name}: {ratio:.2f}" + (f" (at least {TARGET:g})" if name == "avalanche" else ""))
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 

@@ -15,6 +15,7 @@ import numpy as np
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_json
+from budgeted.runs.run import DEFAULT_SLOTS
 from budgeted.runs.statistics import Summary, format_mean_sd, rank, summarise, too_few, welch
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
@@ -58,13 +59,14 @@ def find_runs(folders: Sequence[Path]) -> list[RunResult]:
         if not finished:
             state = "holds no finished run" if places else "holds no run"
             raise BudgetedError(f"{folder} {state}: finish one with `budgeted run --resume`, or give another folder")
-        found += [RunResult(place, read_json(place / SUMMARY)) for place in finished]
+        known = {run.path.resolve() for run in found}
+        found += [RunResult(place, read_json(place / SUMMARY)) for place in finished if place.resolve() not in known]
     return found
 
 
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     """Runs by configuration; the label names the method and what else differs between the groups."""
-    configs = [{**run.config, **{f"set {k}": v for k, v in run.config["settings"].items()}} for run in runs]
+    configs = [_as_meant(run.config) for run in runs]
     keys = sorted({key for config in configs for key in config} - _NOT_A_DIFFERENCE - {"settings", "method"})
     differing = [key for key in keys if len({json.dumps(config.get(key)) for config in configs}) > 1]
     groups: dict[str, list[RunResult]] = {}
@@ -72,6 +74,16 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
         extra = [f"{key.removeprefix('set ')}={config[key]}" for key in differing if config.get(key) is not None]
         groups.setdefault(" ".join([config["method"], *extra]), []).append(run)
     return [Group(label, tuple(sorted(members, key=lambda r: r.config["seed"]))) for label, members in groups.items()]
+
+
+def _as_meant(config: dict[str, Any]) -> dict[str, Any]:
+    """Defaults written out: a value that was typed and the same one left unsaid are one configuration."""
+    meant = {**config, **{f"set {key}": value for key, value in config["settings"].items()}}
+    if meant["compute"] is None:
+        meant["iterations"] = float(1 if meant["iterations"] is None else meant["iterations"])
+    if meant["memory"] is None and not meant["unlimited"]:
+        meant["slots"] = meant["slots"] or DEFAULT_SLOTS
+    return meant
 
 
 def markdown(groups: Sequence[Group], ddof: int = 1) -> str:

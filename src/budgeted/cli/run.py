@@ -21,6 +21,13 @@ from budgeted.errors import BudgetedError
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
 
+_ALTERNATIVES = {
+    "--slots": ("memory", "unlimited"),
+    "--memory": ("slots", "unlimited"),
+    "--unlimited": ("slots", "memory"),
+    "--iterations": ("compute",),
+    "--compute": ("iterations",),
+}
 _LINE_EVERY = 20.0  # seconds between plain lines where there is no terminal
 
 
@@ -46,19 +53,20 @@ class Run:
 
     def run_(self) -> None:
         shown = _Shown(quiet=self.json)
+        try:
+            summary, path = self._run(shown)
+        finally:  # a bar that is left standing hides the cursor
+            shown.close()
+        print(json.dumps(summary, indent=1) if self.json else _closing(summary, path))
+
+    def _run(self, shown: _Shown) -> tuple[dict[str, Any], Path]:
         if self.resume is not None:
             if self.run != RunConfig() or self.set or self.out or self.config:
                 raise BudgetedError("--resume takes everything from the run's folder: leave the other flags out")
-            summary = runs.resume(self.resume, shown.report)
-            path = self.resume
-        else:
-            config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
-            path = (
-                self.out or Path("runs") / f"{config.method}-{Path(config.dataset).stem}-{config.stream}-{config.seed}"
-            )
-            summary = runs.start(config, path, shown.report)
-        shown.close()
-        print(json.dumps(summary, indent=1) if self.json else _closing(summary, path))
+            return runs.resume(self.resume, shown.report), self.resume
+        config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
+        path = self.out or Path("runs") / f"{config.method}-{Path(config.dataset).stem}-{config.stream}-{config.seed}"
+        return runs.start(config, path, shown.report), path
 
 
 class _Shown:
@@ -142,5 +150,9 @@ def config_default(arguments: list[str]) -> RunConfig:
             if not equals and i + 1 >= len(arguments):
                 raise BudgetedError("--config needs a file")
             path = Path(value if equals else arguments[i + 1])
-            return RunConfig.from_mapping(read_config(path), str(path))
+            found = read_config(path)
+            for flag, alternatives in _ALTERNATIVES.items():  # a flag wins over what it stands instead of, too
+                if any(given.partition("=")[0] == flag for given in arguments):
+                    found = {key: value for key, value in found.items() if key.replace("-", "_") not in alternatives}
+            return RunConfig.from_mapping(found, str(path))
     return RunConfig()

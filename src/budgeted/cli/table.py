@@ -9,6 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from budgeted.bench.table import as_csv, draw, find_runs, group_runs, markdown
+from budgeted.errors import BudgetedError, UnknownName
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,22 @@ class Table:
     figure: Path | None = None
     """Draw accuracy over the stream into this file (png, svg, pdf)."""
     format: str = "markdown"
-    """markdown, or csv to print that instead."""
+    """Print a table (markdown), or one line per run (csv)."""
 
     def run_(self) -> None:
+        if self.format not in ("markdown", "csv"):
+            raise UnknownName("format", self.format, ("markdown", "csv"))
         groups = group_runs(find_runs(self.folders))
         print(as_csv(groups) if self.format == "csv" else markdown(groups, self.ddof))
         if self.csv is not None:
-            self.csv.write_text(as_csv(groups))
+            _writable(self.csv).write_text(as_csv(groups))
         if self.figure is not None:
-            draw(groups, self.figure)
+            if self.figure.suffix not in (".png", ".svg", ".pdf"):
+                raise BudgetedError(f"cannot draw {self.figure}: end its name in .png, .svg or .pdf")
+            draw(groups, _writable(self.figure))
+
+
+def _writable(path: Path) -> Path:
+    if not path.parent.is_dir():
+        raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")
+    return path

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from budgeted.errors import BudgetedError
 from budgeted.freezing.policies import NO_BLOCKS, StepView, prefix
@@ -65,6 +65,7 @@ class AdaptivePrefix:
     """refresh in every m-th step exactly, or with probability 1/m (as in the published code)"""
     seed: int = 0
     """seed of the draws when refresh is 'bernoulli'"""
+    looks: ClassVar[bool] = True
     fisher: list[float] = field(default_factory=list, init=False)
     gradient: float = field(default=0.0, init=False)
     updates: dict[str, int] = field(default_factory=lambda: {"fisher": 0, "gradient": 0}, init=False)
@@ -104,6 +105,8 @@ class AdaptivePrefix:
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
         if self._refreshes(view.step):
             squares = view.squared_gradients()
+            if not all(map(math.isfinite, squares)):
+                return  # an overflow in half precision: the optimizer skips this step too
             self.fisher = [self._moved(trace, new, "fisher") for trace, new in zip(self.fisher, squares, strict=True)]
             self.updates["fisher"] += 1
 

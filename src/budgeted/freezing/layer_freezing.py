@@ -154,10 +154,13 @@ class LayerFreezing:
         """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
         everything = [p for p in self._parameters.values() if p.requires_grad]
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
-        # the gradient at the feature is a part of the head's backward, in closed form no dearer than twice the head
-        head = self.price(inputs)
-        looking = 2 * sum(p.numel() for p in everything) + 2 * head.forward[-1].real + head.backward[-1].real
-        return head.total + self._optimizer_cost(everything) + Cost(0, looking)
+        step = self.price(inputs)
+        cost = step.total + self._optimizer_cost(everything)
+        if getattr(self.policy, "looks", False):
+            # the gradient at the feature is a part of the head's backward, in closed form no dearer than twice the head
+            feature = 2 * step.forward[-1].real + step.backward[-1].real
+            cost += Cost(0, 2 * sum(p.numel() for p in everything) + feature)
+        return cost
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
@@ -209,7 +212,8 @@ class LayerFreezing:
         part = self._part(self._decide(view))
         costs: dict[Purpose, Cost] = {**part.costs, "fisher": total(looked)}
         if before is not None and self.ledger is not None:
-            looking = Cost(0, 2 * sum(parameter.numel() for parameter in part.trained))
+            looks = getattr(self.policy, "looks", False)
+            looking = Cost(0, 2 * sum(parameter.numel() for parameter in part.trained) if looks else 0)
             if not self.ledger.affords(total(costs.values()) + looking):
                 self.policy.load_state_dict(before)
                 if self._held is not None:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -105,7 +107,9 @@ class Learner:
             raise BudgetedError(
                 "spend_savings spreads a compute budget over a stream: give both the budget and samples"
             )
-        if iterations < 0 or own.batch_size < 2:
+        if not math.isfinite(iterations) or iterations < 0:
+            raise BudgetedError(f"iterations per sample must not be negative or endless, got {iterations}")
+        if own.batch_size < 2:
             raise BudgetedError(
                 f"iterations must not be negative and batch_size at least 2: {iterations}, {own.batch_size}"
             )
@@ -162,7 +166,7 @@ class Learner:
         self.frozen_counts = [0] * len(self.freezing.chain)
         self.frozen_share = 0.0
         self._waiting: list[tuple[Tensor, int]] = []
-        self._due = 0.0
+        self._due = Fraction(0)  # iterations that are due: exact, so that ten tenths are one
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._extras = 0
         self._give_up_slots()
@@ -174,7 +178,7 @@ class Learner:
         self._check(sample)
         row = self._row_of(int(label))
         self.arrived += 1
-        self._due += self._iterations_now()
+        self._grant()
         if self.stream_batch:
             self._waiting.append((sample, row))
             if len(self._waiting) == self.stream_batch:
@@ -194,10 +198,13 @@ class Learner:
     @torch.no_grad()
     def logits(self, images: Tensor, batch: int = 256) -> Tensor:
         """Logits of uint8 images over the classes seen so far, in order of first appearance."""
-        self._check(images[0])
+        if len(images):
+            self._check(images[0])
         training = self.model.training
         self.model.eval()
         seen = len(self.class_labels)
+        if len(images) == 0:
+            return torch.empty(0, len(self.class_labels))
         found = [
             self.model(self.augmenter.normalise(images[i : i + batch]).to(self.device))[:, :seen].float().cpu()
             for i in range(0, len(images), batch)
@@ -220,7 +227,8 @@ class Learner:
 
     def _train(self) -> None:
         while self._due >= 1 and not self.spent_up:
-            if len(self.memory) + len(self._waiting) < 2:  # batch norm needs two
+            # batch norm wants two; a memory of one slot has no more to give
+            if len(self.memory) + len(self._waiting) < min(2, (self.memory.capacity or 2) + self.stream_batch):
                 return
             if not self._affordable():
                 return
@@ -296,20 +304,27 @@ class Learner:
 
     # -- the budget --------------------------------------------------------------------------------------------
 
-    def _iterations_now(self) -> float:
+    def _grant(self) -> None:
         """Iterations that this sample is due: the plan's, or what is left spread over what is to come."""
-        if not self.spend_savings or not self._recent:
-            return self.iterations
+        now = self._affordable_now() if self.spend_savings and self._recent else self.iterations
+        self._due += Fraction(now).limit_denominator(10**6)
+
+    def _affordable_now(self) -> float:
         remaining = (self.data.samples or 0) - self.arrived + 1
         per_step = sum(self._recent) / len(self._recent)
-        return max(0.0, (self.ledger.left or 0) / (max(1, remaining) * per_step) - (self._due if remaining == 1 else 0))
+        return max(
+            0.0, (self.ledger.left or 0) / (max(1, remaining) * per_step) - float(self._due if remaining == 1 else 0)
+        )
 
     def _affordable(self) -> bool:
         """Can the dearest step that may come be paid? If not, training ends here, once and for all."""
         if self.budget.compute is None:
             return True
         batch = min(self.settings.learner.batch_size, len(self.memory) + len(self._waiting))
-        most = self.freezing.most(self.example(batch)).under(self.budget.compute.rule)
+        rule = self.budget.compute.rule
+        most = self.freezing.most(self.example(batch)).under(rule)
+        if self._extras == 0 and rule == "real":
+            self._extras = most // 400  # before the first step is known: draws and similarity are far below 1 %
         if (self.ledger.left or 0) >= most + 2 * self._extras:
             return True
         self.spent_up = True
@@ -385,11 +400,28 @@ class Learner:
         """The head's row for a label; a label not met before gets a new row."""
         row = self._rows.get(label)
         if row is None:
+            self._refuse_class_without_room()
             row = self._rows[label] = len(self.class_labels)
             self.class_labels.append(label)
             grow(self.head, row + 1, self.optimizer, self.generators["head"])
             self._give_up_slots()
         return row
+
+    def _refuse_class_without_room(self) -> None:
+        """Before anything changes: does what a new class needs in head and retrieval fit beside one slot?"""
+        if self.budget.bytes is None:
+            return
+        classes = max(len(self.class_labels) + 1, self.data.classes or 0)
+        grown = max(0, classes - max(self.head.out_features, self.data.classes or 0))
+        rows = grown * 4 * (self.head.in_features + (self.head.bias is not None))
+        after = make_retrieval(self.method.retrieval, self.settings.retrieval, classes, len(self.sampled)).nbytes()
+        fixed = self.nbytes() - self.memory.nbytes() + rows + max(0, after - self.retrieval.nbytes())
+        smallest = fixed + bytes_per_slot(self.memory.columns)
+        if smallest > self.budget.bytes:
+            raise BudgetedError(
+                f"{self.budget.bytes} bytes do not hold {classes} classes and one slot: "
+                f"the smallest possible budget is {smallest}B"
+            )
 
     def _store(self, sample: Tensor, row: int) -> None:
         slot = self.selection.select(self.memory, row, self.generators["selection"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -97,9 +98,10 @@ def iterations_within(step: Cost, compute: Compute, samples: int) -> float:
     """Iterations per sample that a compute budget pays for at the nominal price."""
     steps = compute.amount // max(1, step.under(compute.rule))
     if steps < 1:
+        smallest = step.under(compute.rule) * 102 // 100  # printed to five figures, and with room for small extras
         raise BudgetedError(
             f"{compute} does not pay for one step: the smallest possible budget is "
-            f"{format_compute(step.under(compute.rule) + 1, compute.rule)}"
+            f"{format_compute(smallest, compute.rule)}"
         )
     return steps / samples
 
@@ -119,7 +121,11 @@ def make_plan(
     measure: bool = True,
 ) -> Plan:
     """Work out slots, iterations, cost and time; needs no data on disk."""
-    samples = samples or info.train_size
+    samples = info.train_size if samples is None else samples
+    if samples < 1:
+        raise BudgetedError(f"a stream of {samples} samples (--limit) teaches nothing: give at least 1")
+    if iterations is not None and (not math.isfinite(iterations) or iterations < 0):
+        raise BudgetedError(f"iterations per sample must be a number of 0 or more, got {iterations}")
     facts = facts_of(info, samples)
     model = models.build(model_name, classes=info.classes, input_shape=info.input_shape, seed=seed)
     learner = Learner(model, method, facts, slots=slots or 1, settings=settings, seed=seed)
@@ -169,10 +175,9 @@ def measured(learner: Learner, model_name: str, batch: int, steps: int = 4) -> t
         start = time.perf_counter()
         probe._step()
         times.append(time.perf_counter() - start)
-    assert probe.last is not None
-    spent: dict[str, Cost] = {
-        purpose: Cost(cost.paper * batch // small, cost.real * batch // small)
-        for purpose, cost in probe.last.costs.items()
+    spent: dict[str, Cost] = {  # the mean: every fourth step also refreshes the Fisher traces
+        purpose: Cost(0, cost.real * batch // (small * steps))
+        for purpose, cost in probe.ledger.spent_on.items()
         if purpose in ("fisher", "similarity", "retrieval") and cost.real
     }
     return spent, min(times[1:]) * batch / small

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
@@ -50,6 +51,18 @@ class LearnerSettings:
     """when the compute is spent: go on predicting and storing, or stop"""
     channels_last: bool = True
     """memory format of convolutions: faster on CPUs"""
+
+    def __post_init__(self) -> None:
+        for name, fits, wanted in (
+            ("batch_size", self.batch_size >= 2, "at least 2"),
+            ("learning_rate", math.isfinite(self.learning_rate) and self.learning_rate > 0, "above 0"),
+            ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
+            ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
+            ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
+            ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
+        ):
+            if not fits:
+                raise BudgetedError(f"{name} must be {wanted}, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

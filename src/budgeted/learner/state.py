@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from budgeted.errors import BudgetedError
 from budgeted.learner.head import grow
-from budgeted.learner.learner import Learner
+from budgeted.learner.learner import Learner, StepRecord
 
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"
 FORMAT = 1
@@ -55,7 +56,9 @@ def numbers_of(learner: Learner) -> dict[str, Any]:
         "class_labels": learner.class_labels,
         "arrived": learner.arrived,
         "steps": learner.steps,
-        "due": learner._due,
+        "due": [learner._due.numerator, learner._due.denominator],
+        "last_loss": None if learner.last is None else learner.last.loss,
+        "learning_rates": [float(group["lr"]) for group in learner.optimizer.param_groups],
         "spent_up": learner.spent_up,
         "recent": list(learner._recent),
         "extras": learner._extras,
@@ -93,7 +96,11 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         )
     ]
     learner.arrived, learner.steps = int(numbers["arrived"]), int(numbers["steps"])
-    learner._due, learner.spent_up = float(numbers["due"]), bool(numbers["spent_up"])
+    learner._due, learner.spent_up = Fraction(*numbers["due"]), bool(numbers["spent_up"])
+    if numbers["last_loss"] is not None:
+        learner.last = StepRecord(float(numbers["last_loss"]), frozenset(), 0.0, {})
+    for group, rate in zip(learner.optimizer.param_groups, numbers["learning_rates"], strict=True):
+        group["lr"] = float(rate)
     learner._recent.extend(int(cost) for cost in numbers["recent"])
     learner._extras = int(numbers["extras"])
     learner.frozen_counts = [int(count) for count in numbers["frozen_counts"]]
@@ -142,7 +149,7 @@ def write(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None)
     save_file(tensors_of(learner), scratch / TENSORS)
     digest = file_digest(scratch / TENSORS)
     numbers = {**numbers_of(learner), **(more or {}), "tensors_sha256": digest}
-    text = json.dumps(numbers)
+    text = json.dumps({**numbers, "numbers_sha256": _numbers_digest(numbers)})
     with open(scratch / NUMBERS, "w") as file:
         file.write(text)
         file.flush()
@@ -159,11 +166,17 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         numbers = json.loads((folder / NUMBERS).read_text())
         if not isinstance(numbers, dict) or "tensors_sha256" not in numbers:
             raise BadCheckpoint(f"{folder} is no checkpoint of budgeted: {NUMBERS} has no checksum")
+        if numbers.pop("numbers_sha256", None) != _numbers_digest(numbers):
+            raise BadCheckpoint(f"{folder / NUMBERS} does not have the checksum written in it: it is damaged")
         if file_digest(folder / TENSORS) != numbers["tensors_sha256"]:
             raise BadCheckpoint(f"{folder / TENSORS} does not have the checksum in {NUMBERS}: it is damaged")
         return load_file(folder / TENSORS), numbers
     except (OSError, ValueError, SafetensorError) as error:
         raise BadCheckpoint(f"cannot read the checkpoint {folder}: {error}") from error
+
+
+def _numbers_digest(numbers: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:

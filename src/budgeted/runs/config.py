@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,6 +86,8 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
+        if self.iterations is not None and not (math.isfinite(self.iterations) and self.iterations >= 0):
+            raise BudgetedError(f"--iterations must not be negative or endless, got {self.iterations}")
         if self.seed < 0:
             raise BudgetedError(f"--seed must be 0 or more, got {self.seed}")
 

@@ -23,7 +23,7 @@ from budgeted.learner.learner import Learner
 from budgeted.learner.plan import facts_of, iterations_within, measured, per_step, slots_within, total_of
 from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import environment, refuse_other
-from budgeted.runs.folder import RunFolder, records_digest
+from budgeted.runs.folder import CONFIG, RunFolder, records_digest
 from budgeted.runs.knowledge import Knowledge, knowledge
 from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, f_last
 
@@ -88,9 +88,8 @@ class Run:
         probe = build(slots, 1.0, classes=info.classes)
         if budget.bytes is not None:
             slots = slots_within(probe, config.model, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
-        nominal = total_of(
-            {**per_step(probe, config.batch_size), **measured(probe, config.model, config.batch_size)[0]}
-        )
+        batch = settings.learner.batch_size
+        nominal = total_of({**per_step(probe, batch), **measured(probe, config.model, batch)[0]})
         if budget.compute is not None:
             iterations = iterations_within(nominal, budget.compute, len(self.stream))
         else:
@@ -129,7 +128,10 @@ class Run:
         executed = self.folder.step_counter()
         before = executed[0] - self.learner.steps
         started = time.perf_counter()
+        stopping = self.learner.settings.learner.on_spent == "stop"
         for position in range(self.learner.arrived, len(self.stream)):
+            if self.learner.spent_up and stopping:
+                break  # also where a resumed run had stopped already
             index = self.stream[position]
             start = time.perf_counter()
             self.learner.learn(as_tensor(images[index]), int(labels[index]))
@@ -144,8 +146,6 @@ class Run:
                 report(self._progress(arrived, time.perf_counter() - started))
             if arrived % self.checkpoint_every == 0 or arrived == len(self.stream):
                 self._checkpoint()
-            if self.learner.spent_up and self.learner.settings.learner.on_spent == "stop":
-                break  # the setting: what was learned is evaluated once more, and the run ends here
         if not self.records or self.records[-1]["samples"] != self.learner.arrived:
             self._evaluate(self.learner.arrived, last=True)
         summary = self._summary(int(executed[0]))
@@ -290,6 +290,8 @@ def resume(path: Path, report: Report | None = None) -> dict[str, Any]:
     folder = RunFolder(path)
     if not path.is_dir():
         raise BudgetedError(f"{path} is no folder: give the folder of a run")
+    if not (path / CONFIG).is_file():
+        raise BudgetedError(f"{path} is no run folder: it has no {CONFIG}")
     with _disk_errors(path), folder.locked():
         config = RunConfig.from_mapping(folder.config(), str(path / "config.json"))
         done = folder.summary()
@@ -312,10 +314,10 @@ class _disk_errors:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         text = str(error)
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "No space left" in text:
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        if full or "No space left" in text or "File too large" in text:
             raise BudgetedError(
                 f"the disk of {self.path} is full: free some room, then `budgeted run --resume {self.path}`"
             ) from error
-        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise BudgetedError(f"cannot write to {self.path}: {error.strerror}") from error
+        if isinstance(error, OSError):
+            raise BudgetedError(f"cannot work in {self.path}: {error.strerror or error}") from error

@@ -2,8 +2,8 @@
 
 Steps with and without collection alternate, so that a change of the machine's speed meets both alike. A step is
 forward, backward and optimizer. Three figures, from the narrowest to the widest: `alone` replays what the layers
-compute on the tensors of one step, one layer after the other; `in hooks` is the time inside the hooks and `take()` during a
-step, timers and cold caches included; `with - without` is what a step becomes longer by.
+compute on the tensors of one step, one layer after the other; `in hooks` is the time inside the hooks and `take()`
+during a step, timers and cold caches included; `with - without` is what a step becomes longer by.
 """
 
 from __future__ import annotations

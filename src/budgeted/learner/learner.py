@@ -29,12 +29,13 @@ from budgeted.budget import Budget, Cost, Ledger, Purpose, Rule, total
 from budgeted.errors import BudgetedError
 from budgeted.freezing import LayerFreezing, policy
 from budgeted.learner.augment import Augmentation, Augmenter
+from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
 from budgeted.learner.generators import Generators
 from budgeted.learner.head import grow
 from budgeted.learner.parts import make_optimizer, make_retrieval, make_schedule, make_selection
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
-from budgeted.replay import Column, Memory, bytes_per_slot, label_column
+from budgeted.replay import Column, Memory, label_column
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
@@ -169,7 +170,7 @@ class Learner:
         self._due = Fraction(0)  # iterations that are due: exact, so that ten tenths are one
         self._recent: deque[int] = deque(maxlen=_RECENT)
         self._extras = 0
-        self._give_up_slots()
+        give_up_slots(self)
 
     # -- the two verbs ---------------------------------------------------------------------------------------
 
@@ -343,51 +344,11 @@ class Learner:
 
     def nbytes_by_item(self, rule: Rule = "real") -> dict[str, int]:
         """The items of `nbytes`: rows of the head are reserved for declared classes."""
-        rows = max(self.head.out_features, self.data.classes or 0) - self.head.out_features
-        parameters = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        items = {
-            "parameters": parameters + rows * 4 * (self.head.in_features + (self.head.bias is not None)),
-            "buffers": sum(b.numel() * b.element_size() for b in self.model.buffers()),
-            "memory": self.memory.nbytes(rule),
-            "stream batch": self.stream_batch * self._sample_bytes(rule),
-            "retrieval": self.retrieval.nbytes(rule),
-            "freezing": 8 * (len(self.freezing.chain) + 1) if self.method.freezing == "adaptive" else 0,
-        }
-        return {name: count for name, count in items.items() if count}
+        return bytes_by_item(self, rule)
 
     def working_nbytes(self) -> dict[str, int]:
-        """Memory beside the budget: optimizer state, gradients, and indices that the content determines."""
-        moments = sum(
-            value.numel() * value.element_size()
-            for state in self.optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, Tensor)
-        )
-        gradients = sum(p.numel() * p.element_size() for p in self.model.parameters())
-        index = self.memory.index_nbytes() + self.retrieval.index_nbytes()
-        return {"optimizer": moments, "gradients": gradients, "index": index}
-
-    def _sample_bytes(self, rule: Rule) -> int:
-        return bytes_per_slot(self.memory.columns[:2], rule)
-
-    def _give_up_slots(self) -> None:
-        """When something else grew, give up as many slots as it takes to stay within the bytes."""
-        if self.budget.bytes is None or self.memory.capacity is None:
-            return
-        over = self.nbytes() - self.budget.bytes
-        if over <= 0:
-            return
-        per_slot = bytes_per_slot(self.memory.columns)
-        capacity = self.memory.capacity - -(-over // per_slot)
-        if capacity < 1:
-            fixed = self.nbytes() - self.memory.nbytes()
-            raise BudgetedError(
-                f"{self.budget.bytes} bytes do not hold the model and one slot: the smallest possible budget is "
-                f"{fixed + per_slot}B"
-            )
-        leaving = max(0, len(self.memory) - capacity)
-        given_up = self.selection.give_up(self.memory, leaving, self.generators["selection"]) if leaving else ()
-        self.memory.shrink(capacity, [int(slot) for slot in given_up])
+        """Memory beside the budget: optimizer state, gradients, indices."""
+        return working_bytes(self)
 
     # -- samples and classes -------------------------------------------------------------------------------------
 
@@ -400,34 +361,18 @@ class Learner:
         """The head's row for a label; a label not met before gets a new row."""
         row = self._rows.get(label)
         if row is None:
-            self._refuse_class_without_room()
+            refuse_class_without_room(self)
             row = self._rows[label] = len(self.class_labels)
             self.class_labels.append(label)
             grow(self.head, row + 1, self.optimizer, self.generators["head"])
-            self._give_up_slots()
+            give_up_slots(self)
         return row
-
-    def _refuse_class_without_room(self) -> None:
-        """Before anything changes: does what a new class needs in head and retrieval fit beside one slot?"""
-        if self.budget.bytes is None:
-            return
-        classes = max(len(self.class_labels) + 1, self.data.classes or 0)
-        grown = max(0, classes - max(self.head.out_features, self.data.classes or 0))
-        rows = grown * 4 * (self.head.in_features + (self.head.bias is not None))
-        after = make_retrieval(self.method.retrieval, self.settings.retrieval, classes, len(self.sampled)).nbytes()
-        fixed = self.nbytes() - self.memory.nbytes() + rows + max(0, after - self.retrieval.nbytes())
-        smallest = fixed + bytes_per_slot(self.memory.columns)
-        if smallest > self.budget.bytes:
-            raise BudgetedError(
-                f"{self.budget.bytes} bytes do not hold {classes} classes and one slot: "
-                f"the smallest possible budget is {smallest}B"
-            )
 
     def _store(self, sample: Tensor, row: int) -> None:
         slot = self.selection.select(self.memory, row, self.generators["selection"])
         if slot is not None:
             self.memory.put(slot, sample, row)
-            self._give_up_slots()
+            give_up_slots(self)
 
     def _check(self, sample: Tensor) -> None:
         if sample.dtype != torch.uint8 or tuple(sample.shape) != self.data.input_shape:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from budgeted.budget import Budget, Cost, Ledger, Purpose, Rule, total
 from budgeted.errors import BudgetedError
-from budgeted.freezing import LayerFreezing, policy
+from budgeted.freezing import FrozenStep, LayerFreezing, policy
 from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
 from budgeted.learner.generators import Generators
@@ -39,7 +39,7 @@ from budgeted.replay import Column, Memory, label_column
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
-_RECENT = 100  # steps whose mean cost says what the next ones will cost
+_RECENT = 100  # steps whose mean saving says what the next ones will save
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Learner:
         self.frozen_share = 0.0
         self._waiting: list[tuple[Tensor, int]] = []
         self._due = Fraction(0)  # iterations that are due: exact, so that ten tenths are one
-        self._recent: deque[int] = deque(maxlen=_RECENT)
+        self._recent: deque[float] = deque(maxlen=_RECENT)  # cost of the last steps over the most that they might cost
         self._extras = 0
         give_up_slots(self)
 
@@ -268,9 +268,9 @@ class Learner:
             similarity = self.sampled.price(collected.present)
             own_rows = collected.values[len(self._waiting) :] / scale
             self.retrieval.observe(own_rows, collected.present, drawn.labels)
-        self._record(done, float(loss.detach()), similarity)
+        self._record(done, float(loss.detach()), similarity, len(labels))
 
-    def _record(self, done: Any, loss: float, similarity: int) -> None:
+    def _record(self, done: FrozenStep, loss: float, similarity: int, size: int) -> None:
         costs: dict[Purpose, Cost] = dict(done.costs)
         costs["similarity"] = Cost(0, similarity)
         costs["retrieval"] = Cost(0, self.retrieval.price())
@@ -278,7 +278,7 @@ class Learner:
         self.steps += 1
         if self.budget.compute is not None:
             rule = self.budget.compute.rule
-            self._recent.append(total(costs.values()).under(rule))
+            self._recent.append(total(costs.values()).under(rule) / self._most(size, rule))
             self._extras = max(
                 self._extras, total((costs["similarity"], costs["retrieval"], costs["fisher"])).under(rule)
             )
@@ -311,11 +311,16 @@ class Learner:
         self._due += Fraction(now).limit_denominator(10**6)
 
     def _affordable_now(self) -> float:
-        remaining = (self.data.samples or 0) - self.arrived + 1
-        per_step = sum(self._recent) / len(self._recent)
-        return max(
-            0.0, (self.ledger.left or 0) / (max(1, remaining) * per_step) - float(self._due if remaining == 1 else 0)
-        )
+        """What is left, over the samples to come, in steps on full batches that save as the last ones did."""
+        assert self.budget.compute is not None
+        remaining = max(1, (self.data.samples or 0) - self.arrived + 1)
+        full = self._most(self.settings.learner.batch_size, self.budget.compute.rule)
+        per_step = full * sum(self._recent) / len(self._recent)
+        unspent = float(self._due) if remaining == 1 else 0.0
+        return max(0.0, (self.ledger.left or 0) / (remaining * per_step) - unspent)
+
+    def _most(self, batch: int, rule: Rule) -> int:
+        return self.freezing.most(self.example(batch)).under(rule)
 
     def _affordable(self) -> bool:
         """Can the dearest step that may come be paid? If not, training ends here, once and for all."""
@@ -323,7 +328,7 @@ class Learner:
             return True
         batch = min(self.settings.learner.batch_size, len(self.memory) + len(self._waiting))
         rule = self.budget.compute.rule
-        most = self.freezing.most(self.example(batch)).under(rule)
+        most = self._most(batch, rule)
         if self._extras == 0 and rule == "real":
             self._extras = most // 400  # before the first step is known: draws and similarity are far below 1 %
         if (self.ledger.left or 0) >= most + 2 * self._extras:

@@ -101,7 +101,7 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         learner.last = StepRecord(float(numbers["last_loss"]), frozenset(), 0.0, {})
     for group, rate in zip(learner.optimizer.param_groups, numbers["learning_rates"], strict=True):
         group["lr"] = float(rate)
-    learner._recent.extend(int(cost) for cost in numbers["recent"])
+    learner._recent.extend(float(share) for share in numbers["recent"])
     learner._extras = int(numbers["extras"])
     learner.frozen_counts = [int(count) for count in numbers["frozen_counts"]]
     learner.frozen_share = float(numbers["frozen_share"])

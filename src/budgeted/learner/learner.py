@@ -39,6 +39,7 @@ from budgeted.replay import Column, Memory, label_column
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
+_STRETCHES = 20  # of the stream: savings are spent within one
 _RECENT = 100  # steps whose mean saving says what the next ones will save
 
 
@@ -307,17 +308,19 @@ class Learner:
 
     def _grant(self) -> None:
         """Iterations that this sample is due: the plan's, or what is left spread over what is to come."""
-        now = self._affordable_now() if self.spend_savings and self._recent else self.iterations
+        now = self._with_savings() if self.spend_savings and self._recent else self.iterations
         self._due += Fraction(now).limit_denominator(10**6)
 
-    def _affordable_now(self) -> float:
-        """What is left, over the samples to come, in steps on full batches that save as the last ones did."""
-        assert self.budget.compute is not None
-        remaining = max(1, (self.data.samples or 0) - self.arrived + 1)
-        full = self._most(self.settings.learner.batch_size, self.budget.compute.rule)
-        per_step = full * sum(self._recent) / len(self._recent)
-        unspent = float(self._due) if remaining == 1 else 0.0
-        return max(0.0, (self.ledger.left or 0) / (remaining * per_step) - unspent)
+    def _with_savings(self) -> float:
+        """The plan's iterations, and what was saved against an even spending so far, within the next twentieth."""
+        compute, samples, before = self.budget.compute, self.data.samples, self.arrived - 1
+        if compute is None or samples is None:
+            return self.iterations
+        saved = compute.amount * before / samples - self.ledger.spent.under(compute.rule)
+        stretch = max(1, min(samples - before, samples // _STRETCHES))
+        # full batches that save as the last steps did: the first, small batches say nothing of what is to come
+        per_step = self._most(self.settings.learner.batch_size, compute.rule) * sum(self._recent) / len(self._recent)
+        return max(0.0, self.iterations + saved / (stretch * per_step))
 
     def _most(self, batch: int, rule: Rule) -> int:
         return self.freezing.most(self.example(batch)).under(rule)

@@ -31,7 +31,7 @@ class FeatureGradient:
         self._model = model
         self._path = head
         self._feature: Tensor | None = None
-        self._checked = False
+        self.checked = False
         self._handle: RemovableHandle | None = None
         self.find()
 
@@ -79,11 +79,13 @@ class FeatureGradient:
                 f"{tuple(logits.shape)}: leave both out of backward() for another loss"
             )
         rows = closed_form(logits, targets, weight)
-        if not self._checked:
-            check_closed_form(rows, loss, self._feature)
-            self._checked = True
         classes, features = weight.shape
-        return mean_square(rows), len(rows) * (5 * classes + 1 + 2 * classes * features + 2 * features) + 1
+        cost = len(rows) * (5 * classes + 1 + 2 * classes * features + 2 * features) + 1
+        if not self.checked:  # once, and charged like everything else that is run
+            check_closed_form(rows, loss, self._feature)
+            self.checked = True
+            cost += price_of_autograd() + 6 * rows.numel()  # a mean, a difference and two norms
+        return mean_square(rows), cost
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.is_grad_enabled() and not tracing():

@@ -178,7 +178,12 @@ class LayerFreezing:
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's averages and draws: plain numbers, ready for JSON or a checkpoint."""
-        return {"step": self.step, "policy": type(self.policy).__name__, "state": self.policy.state_dict()}
+        return {
+            "step": self.step,
+            "policy": type(self.policy).__name__,
+            "state": self.policy.state_dict(),
+            "closed_form_checked": self._features.checked,  # the check is run, and charged, once
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not {"step", "policy", "state"} <= set(state):
@@ -190,6 +195,7 @@ class LayerFreezing:
             )
         self.step = int(state["step"])
         self.policy.load_state_dict(state["state"])
+        self._features.checked = bool(state.get("closed_form_checked", False))
 
     # -- inside --------------------------------------------------------------------------------------------
 

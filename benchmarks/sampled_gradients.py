@@ -4,6 +4,9 @@ Steps with and without collection alternate, so that a change of the machine's s
 forward, backward and optimizer. Three figures, from the narrowest to the widest: `alone` replays what the layers
 compute on the tensors of one step, one layer after the other; `in hooks` is the time inside the hooks and `take()`
 during a step, timers and cold caches included; `with - without` is what a step becomes longer by.
+
+Which layers hold the sampled coordinates is a matter of the draw, and early layers cost more than late ones: the
+figures are means over several draws.
 """
 
 from __future__ import annotations
@@ -94,46 +97,57 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     images = torch.randn(arguments.batch, 3, arguments.size, arguments.size, generator=generator)
     images = images.to(memory_format=torch.channels_last)
     labels = torch.randint(10, (arguments.batch,), generator=generator)
-    sampled = TimedSampledGradients(model, fraction=arguments.fraction, exclude=arguments.exclude)
 
-    plain, collecting, collection = [], [], []
-    operations = 0
+    def run() -> None:
+        train_step(model, optimizer, images, labels)
+
+    draws = [
+        TimedSampledGradients(
+            model, fraction=arguments.fraction, group=arguments.group, seed=seed, exclude=arguments.exclude
+        )
+        for seed in range(arguments.draws)
+    ]
+    plain: list[float] = []
+    longer: list[list[float]] = [[] for _ in draws]
+    inside: list[list[float]] = [[] for _ in draws]
     for pair in range(-arguments.warm_up, arguments.pairs):
-        begin = time.process_time()
-        train_step(model, optimizer, images, labels)
-        without = time.process_time() - begin
-
-        sampled.start()
-        sampled.seconds = 0.0
-        begin = time.process_time()
-        train_step(model, optimizer, images, labels)
-        step = sampled.take()
-        with_collection = time.process_time() - begin
-        sampled.stop()
-        operations = sampled.price(step.present)
-        if pair >= 0:
-            plain.append(without)
-            collecting.append(with_collection)
-            collection.append(sampled.seconds)
-    by_itself = alone(sampled, lambda: train_step(model, optimizer, images, labels))
-    step_time = statistics.median(plain)
-    difference = statistics.median(c - p for c, p in zip(collecting, plain, strict=True))
+        for number, sampled in enumerate(draws):
+            without = cpu_seconds(run)
+            sampled.start()
+            sampled.seconds = 0.0
+            begin = time.process_time()
+            run()
+            sampled.take()
+            with_collection = time.process_time() - begin
+            sampled.stop()
+            if pair >= 0:
+                plain.append(without)
+                longer[number].append(with_collection - without)
+                inside[number].append(sampled.seconds)
+    step = statistics.median(plain)
+    of_draws = {
+        "alone": [alone(sampled, run) for sampled in draws],
+        "in_hooks": [statistics.median(times) for times in inside],
+        "with_minus_without": [statistics.median(times) for times in longer],
+    }
     return {
         "model": arguments.model,
         "batch": arguments.batch,
         "size": arguments.size,
-        "coordinates": len(sampled),
+        "group": arguments.group,
+        "coordinates": len(draws[0]),
+        "layers": [len(sampled._layers) for sampled in draws],
         "pairs": arguments.pairs,
-        "step_seconds": step_time,
-        "alone_seconds": by_itself,
-        "alone_ratio": by_itself / step_time,
-        "collection_seconds": statistics.median(collection),
-        "collection_ratio": statistics.median(c / p for c, p in zip(collection, plain, strict=True)),
-        "difference_seconds": difference,
-        "difference_ratio": difference / step_time,
-        "operations": operations,
+        "step_seconds": step,
+        "share_of_step": {name: [value / step for value in values] for name, values in of_draws.items()},
         "torch": torch.__version__,
     }
+
+
+def cpu_seconds(run: Callable[[], None]) -> float:
+    begin = time.process_time()
+    run()
+    return time.process_time() - begin
 
 
 def main() -> None:
@@ -142,8 +156,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="samples in a batch")
     parser.add_argument("--size", type=int, default=32, help="height and width of the images")
     parser.add_argument("--fraction", type=float, default=0.0005, help="sampled fraction of the parameters")
+    parser.add_argument("--group", type=int, default=16, help="coordinates drawn together")
+    parser.add_argument("--draws", type=int, default=8, help="draws of the coordinates")
     parser.add_argument("--exclude", nargs="*", default=["head"], help="modules left out")
-    parser.add_argument("--pairs", type=int, default=60, help="measured pairs of steps")
+    parser.add_argument("--pairs", type=int, default=20, help="measured pairs of steps for each draw")
     parser.add_argument("--warm-up", type=int, default=5, help="pairs run before measuring")
     parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
     arguments = parser.parse_args()
@@ -151,13 +167,12 @@ def main() -> None:
     torch.set_num_threads(1)
     result = measure(arguments)
     print(f"{result['model']}, batch {result['batch']}, {result['size']} px", end=", ")
-    print(f"{result['coordinates']} coordinates")
-    print(f"step without collection  {1e3 * result['step_seconds']:8.2f} ms")
-    print(f"collection, alone        {1e3 * result['alone_seconds']:8.2f} ms  ({100 * result['alone_ratio']:.2f} %)")
-    print(f"collection, in hooks     {1e3 * result['collection_seconds']:8.2f} ms", end="  ")
-    print(f"({100 * result['collection_ratio']:.2f} %)")
-    print(f"step with - without      {1e3 * result['difference_seconds']:8.2f} ms", end="  ")
-    print(f"({100 * result['difference_ratio']:.2f} %)")
+    print(f"{result['coordinates']} coordinates in groups of {result['group']}, {arguments.draws} draws")
+    print(f"step without collection: {1e3 * result['step_seconds']:.2f} ms; a draw meets", end=" ")
+    print(f"{min(result['layers'])} to {max(result['layers'])} layers")
+    for name, shares in result["share_of_step"].items():
+        print(f"{name.replace('_', ' '):20} {100 * statistics.mean(shares):5.2f} %", end=" ")
+        print(f"of the step ({100 * min(shares):.2f} to {100 * max(shares):.2f})")
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 

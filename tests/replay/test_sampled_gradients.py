@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar, cast
 
@@ -257,6 +258,35 @@ def test_the_draw_is_a_uniform_half_per_mille_without_repeats() -> None:
     assert abs(sum(drawn) / len(drawn) - share) < 5 * deviation
 
 
+def test_groups_are_drawn_into_few_layers() -> None:
+    model = models.build("resnet32", classes=10)
+    alone, together = (SampledGradients(model, group=group) for group in (1, 16))
+    assert len(alone) == len(together)
+    layers = [len({name for name, _ in sampled.coordinates}) for sampled in (alone, together)]
+    assert layers[0] >= 20
+    assert layers[1] <= 16
+    with pytest.raises(BudgetedError, match="groups of at least 1, not 0"):
+        SampledGradients(model, group=0)
+
+
+@pytest.mark.parametrize("group", [1, 3, 16, 1000])
+def test_every_entry_is_equally_likely_whatever_the_group(group: int) -> None:
+    # Small parameters between large ones, and a total that no group divides.
+    model = nn.Sequential(nn.Linear(5, 3), nn.Linear(3, 1), nn.Linear(1, 7, bias=False))
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    draws = 4000
+    met: Counter[tuple[str, int]] = Counter()
+    for seed in range(draws):
+        sampled = SampledGradients(model, fraction=0.3, group=group, seed=seed)
+        assert len(set(sampled.coordinates)) == len(sampled) == round(0.3 * sum(sizes.values()))
+        met.update(sampled.coordinates)
+    share = round(0.3 * sum(sizes.values())) / sum(sizes.values())
+    deviation = (share * (1 - share) / draws) ** 0.5
+    for name, size in sizes.items():
+        for place in range(size):
+            assert abs(met[name, place] / draws - share) < 5 * deviation
+
+
 def test_a_tiny_model_has_one_coordinate() -> None:
     assert len(SampledGradients(nn.Linear(3, 2))) == 1
 
@@ -319,7 +349,7 @@ def test_a_copy_of_the_model_is_not_watched() -> None:
             sampled.take()
 
 
-class Counter(TorchDispatchMode):
+class CountedOperations(TorchDispatchMode):
     """Counts arithmetic as it reaches the kernels."""
 
     ELEMENTWISE = frozenset({"mul", "mul_", "add", "add_", "sub", "sub_", "div", "rsqrt", "rsqrt_"})
@@ -343,7 +373,7 @@ class Counter(TorchDispatchMode):
 
 
 def counted(run: Callable[[], object]) -> int:
-    counter = Counter()
+    counter = CountedOperations()
     with counter:
         run()
     return counter.operations

@@ -49,6 +49,8 @@ class FrozenStep:
     costs: Mapping[Purpose, Cost]
     frozen_share: float
     """share of the full backward that was not run, under rule `real`"""
+    loss: float
+    """the loss, as it was given"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ class LayerFreezing:
         decided: Callable[[Sequence[nn.Parameter]], None] | None,
         scaler: torch.amp.GradScaler | None,
     ) -> FrozenStep:
-        self._check(loss)
+        value = self._check(loss)
         if (logits is None) != (targets is None):
             raise BudgetedError("give backward() both logits and targets, or neither")
         if scaler is not None and self._optimizer is None:
@@ -239,7 +241,7 @@ class LayerFreezing:
         if self.ledger is not None:
             self.ledger.charge(costs)
         self.step += 1
-        return FrozenStep(part.frozen, costs, part.share)
+        return FrozenStep(part.frozen, costs, part.share, value)
 
     def _decide(self, view: StepView) -> frozenset[int]:
         answer = self.policy.decide(view)
@@ -341,7 +343,7 @@ class LayerFreezing:
             squared_gradients=squared_gradients,
         )
 
-    def _check(self, loss: Tensor) -> None:
+    def _check(self, loss: Tensor) -> float:
         if not isinstance(loss, Tensor):
             raise BadLoss(f"the loss is a {type(loss).__name__}: give the tensor that the model's output leads to")
         if loss.numel() != 1:
@@ -350,7 +352,7 @@ class LayerFreezing:
             raise BadLoss(
                 "the loss does not depend on the model: compute it from the model's output, with gradients enabled"
             )
-        value = loss.item()
+        value = float(loss.item())
         if not math.isfinite(value):
             raise BadLoss(
                 f"the loss is {value} in step {self.step}: nothing was changed; lower the learning rate "
@@ -358,3 +360,4 @@ class LayerFreezing:
             )
         if not self._forwards:
             raise BadLoss("backward() came without a training forward: call the model, then backward(loss)")
+        return value

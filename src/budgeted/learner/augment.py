@@ -91,18 +91,20 @@ class Augmenter:
         self.settings = settings
         self.channels = len(mean)
         self._memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self._mean = torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1)
-        self._std = torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1)
+        # in grey levels: bytes become normalised floats in two passes instead of four
+        self._mean = torch.tensor(mean, dtype=torch.float64).mul(255).float().view(1, -1, 1, 1)
+        self._std = torch.tensor(std, dtype=torch.float64).mul(255).float().view(1, -1, 1, 1)
         self._randaugment = RandAugment(settings.randaugment_magnitude)
+        self._varies = bool(settings.crop_padding or settings.flip or settings.randaugment_ops)
 
     def __call__(self, images: Tensor, rng: np.random.Generator) -> Tensor:
         """The training batch: the same state of `rng` gives the same bits; `images` is left as it was."""
-        return self.normalise(self.vary(images, rng))
+        return self.normalise(self.vary(images, rng) if self._varies else images)
 
     def normalise(self, images: Tensor) -> Tensor:
         """The batch for evaluation: float in [0, 1], mean subtracted, divided by the standard deviation."""
         self._check(images)
-        scaled = images.to(torch.float32).div_(255).sub_(self._mean).div_(self._std)
+        scaled = torch.sub(images, self._mean).div_(self._std)
         # Rearranged last: broadcasting over three channels is several times slower in channels_last.
         return scaled.contiguous(memory_format=self._memory_format)
 

@@ -16,9 +16,10 @@ import contextlib
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from budgeted.learner.head import grow
 from budgeted.learner.parts import make_optimizer, make_retrieval, make_schedule, make_selection
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
-from budgeted.replay import Column, Memory, label_column
+from budgeted.replay import Batch, Column, Memory, label_column
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
@@ -132,6 +133,9 @@ class Learner:
         self.optimizer = make_optimizer(own, self.model.parameters())
         steps = None if data.samples is None else max(1, int(data.samples * iterations))
         self.schedule = make_schedule(own, self.optimizer, steps)
+        # without torch's profiling around it, which takes as long as the update of a small model
+        bare = None if self.schedule is not None else getattr(type(self.optimizer).step, "__wrapped__", None)
+        self._update = self.optimizer.step if bare is None else partial(bare, self.optimizer)
         self.scaler = torch.amp.GradScaler(self.device.type) if own.autocast == "float16" else None
         self.freezing = LayerFreezing(
             self.model,
@@ -149,7 +153,11 @@ class Learner:
             )
         self.head = head
         self.sampled = SampledGradients(
-            self.model, fraction=own.sampled_fraction, seed=seed, exclude=[self.freezing.chain.head]
+            self.model,
+            fraction=own.sampled_fraction,
+            group=own.sampled_group,
+            seed=seed,
+            exclude=[self.freezing.chain.head],
         )
         self.retrieval = make_retrieval(self.method.retrieval, self.settings.retrieval, data.classes, len(self.sampled))
         if self.retrieval.wants_gradients:
@@ -168,6 +176,7 @@ class Learner:
         self.frozen_counts = [0] * len(self.freezing.chain)
         self.frozen_share = 0.0
         self._waiting: list[tuple[Tensor, int]] = []
+        self._stacked: tuple[Tensor, Tensor] | None = None  # what waits, as a batch
         self._due = Fraction(0)  # iterations that are due: exact, so that ten tenths are one
         self._recent: deque[float] = deque(maxlen=_RECENT)  # cost of the last steps over the most that they might cost
         self._extras = 0
@@ -196,6 +205,7 @@ class Learner:
             for sample, row in self._waiting:
                 self._store(sample, row)
             self._waiting.clear()
+            self._stacked = None
 
     @torch.no_grad()
     def logits(self, images: Tensor, batch: int = 256) -> Tensor:
@@ -241,13 +251,14 @@ class Learner:
         own = self.settings.learner
         slots = self.retrieval.draw(self.memory, own.batch_size - len(self._waiting), self.generators["retrieval"])
         drawn = self.memory.gather(slots)
-        samples = torch.cat([*(sample[None] for sample, _ in self._waiting), drawn.samples])
-        labels = torch.cat([torch.tensor([row for _, row in self._waiting], dtype=torch.int64), drawn.labels])
+        samples, labels = self._with_waiting(drawn)
         images = self.augmenter(samples, self.generators["augmentation"]).to(self.device)
         labels = labels.to(self.device)
 
-        self.model.train()
-        self.optimizer.zero_grad()
+        if not self.model.training:
+            self.model.train()
+        for parameter in self._parameters():  # as zero_grad does, which takes a tenth of a small model's step
+            parameter.grad = None
         with self._autocast():
             logits = self.model(images)
             loss = self._loss(logits, labels)
@@ -255,7 +266,7 @@ class Learner:
         done = self.freezing.backward(loss, *closed, decided=self.sampled.skip, scaler=self.scaler)
         scale = 1.0
         if self.scaler is None:
-            self.optimizer.step()
+            self._update()
         else:
             scale = float(self.scaler.get_scale())
             self.scaler.step(self.optimizer)
@@ -269,9 +280,23 @@ class Learner:
             similarity = self.sampled.price(collected.present)
             own_rows = collected.values[len(self._waiting) :] / scale
             self.retrieval.observe(own_rows, collected.present, drawn.labels)
-        self._record(done, float(loss.detach()), similarity, len(labels))
+        self._record(done, similarity, len(labels))
 
-    def _record(self, done: FrozenStep, loss: float, similarity: int, size: int) -> None:
+    def _with_waiting(self, drawn: Batch) -> tuple[Tensor, Tensor]:
+        """The samples that wait, then those drawn; what waits is put together once for all steps on it."""
+        if not self._waiting:
+            return drawn.samples, drawn.labels
+        if self._stacked is None:
+            rows = torch.tensor([row for _, row in self._waiting])
+            self._stacked = torch.stack([sample for sample, _ in self._waiting]), rows
+        samples, rows = self._stacked
+        return torch.cat([samples, drawn.samples]), torch.cat([rows, drawn.labels])
+
+    def _parameters(self) -> Iterator[nn.Parameter]:
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+
+    def _record(self, done: FrozenStep, similarity: int, size: int) -> None:
         costs: dict[Purpose, Cost] = dict(done.costs)
         costs["similarity"] = Cost(0, similarity)
         costs["retrieval"] = Cost(0, self.retrieval.price())
@@ -286,7 +311,7 @@ class Learner:
         for block in done.frozen:
             self.frozen_counts[block] += 1
         self.frozen_share += done.frozen_share
-        self.last = StepRecord(loss, done.frozen, done.frozen_share, costs)
+        self.last = StepRecord(done.loss, done.frozen, done.frozen_share, costs)
 
     @property
     def _plain(self) -> bool:

@@ -45,6 +45,8 @@ class LearnerSettings:
     """running statistics of frozen blocks go on, or are held"""
     sampled_fraction: float = 0.0005
     """share of the parameters whose per-sample gradients serve the class similarity"""
+    sampled_group: int = 16
+    """how many of them are drawn together, neighbours in one layer: fewer layers to read; 1 draws each by itself"""
     autocast: Autocast = "none"
     """lower precision of the forward; float16 scales the loss and unscales the gradients before any use"""
     on_spent: OnSpent = "store"
@@ -60,6 +62,7 @@ class LearnerSettings:
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
+            ("sampled_group", self.sampled_group >= 1, "at least 1"),
         ):
             if not fits:
                 raise BudgetedError(f"{name} must be {wanted}, got {getattr(self, name)}")

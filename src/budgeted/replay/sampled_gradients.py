@@ -31,6 +31,8 @@ from torch.utils.hooks import RemovableHandle
 from budgeted.errors import BudgetedError
 from budgeted.replay.sampled_layers import Use, draw
 
+MOST_PRICES = 256  # prices kept: one for each frozen set and batch shape
+
 
 class Coordinate(NamedTuple):
     """One sampled entry: the name of its parameter and its place in the flattened parameter."""
@@ -68,17 +70,24 @@ class _Call:
 class SampledGradients:
     """Collects sampled coordinates of per-sample gradients; the model is not wrapped, it only gets hooks.
 
-    The coordinates are drawn once from `seed`, uniformly without replacement over the trainable entries of
-    convolutions, linear layers and batch, layer and group normalisations outside the modules named in
-    `exclude`. A parameter that a module of another kind owns too is left out, since that share of its gradient
-    would be missed. The first dimension of every input is the batch. A layer used several times in one pass,
-    and a parameter shared by several layers, add up.
+    The coordinates are drawn once from `seed`, without replacement, over the trainable entries of convolutions,
+    linear layers and batch, layer and group normalisations outside the modules named in `exclude`. All are equally
+    likely to be drawn, but `group` of them together, in one layer: reading several coordinates of a layer costs little
+    more than reading one. 1 draws every one by itself. A parameter that a module of another kind owns too is left
+    out, since that share of its gradient would be missed. The first dimension of every input is the batch. A layer
+    used several times in one pass, and a parameter shared by several layers, add up.
     """
 
     def __init__(
-        self, model: nn.Module, *, fraction: float = 0.0005, seed: int = 0, exclude: Collection[str] = ()
+        self,
+        model: nn.Module,
+        *,
+        fraction: float = 0.0005,
+        group: int = 16,
+        seed: int = 0,
+        exclude: Collection[str] = (),
     ) -> None:
-        self._shares, self._layers = draw(model, fraction, seed, exclude)
+        self._shares, self._layers = draw(model, fraction, group, seed, exclude)
         self.coordinates: tuple[Coordinate, ...] = tuple(
             Coordinate(share.parameter, index) for share in self._shares for index in share.indices.tolist()
         )
@@ -89,6 +98,7 @@ class SampledGradients:
         self._last_seen: dict[int, Use] = {}
         self._calls: list[weakref.ref[_Call]] = []
         self._most_calls = 4 * len(self._layers)
+        self._prices: dict[tuple[Any, ...], int] = {}
         self._clear()
 
     def __len__(self) -> int:
@@ -161,6 +171,15 @@ class SampledGradients:
         reads. A parameter is collected whole or not at all. A layer whose backward never ran counts as used once.
         """
         flags = present.tolist()
+        collected = tuple(flags[share.first] for share in self._shares)
+        key = (collected, tuple(self._last_fired), tuple(self._last_seen.items()))
+        if key not in self._prices:
+            if len(self._prices) >= MOST_PRICES:
+                self._prices.clear()
+            self._prices[key] = self._priced(collected)
+        return self._prices[key]
+
+    def _priced(self, collected: tuple[bool, ...]) -> int:
         fired = {number for number, _ in self._last_fired}
         unused = [(number, use) for number, use in self._last_seen.items() if number not in fired]
         total = 0
@@ -168,7 +187,7 @@ class SampledGradients:
         for number, use in (*self._last_fired, *unused):
             layer, weight, bias = self._layers[number]
             for share, price in ((weight, layer.weight_price), (bias, layer.bias_price)):
-                if share is not None and any(flags[share.columns]):
+                if share is not None and collected[share.number]:
                     # From the second use on, the rows are added to those before.
                     total += price(use) + (use.batch * share.count if share.number in added else 0)
                     added.add(share.number)

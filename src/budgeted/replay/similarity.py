@@ -61,22 +61,21 @@ def start_at_mean(matrix: Singles, label: int, known: npt.NDArray[np.bool_]) -> 
         matrix[label, label] = among.trace() / others.size
 
 
-def directions(
-    values: torch.Tensor, present: torch.Tensor, labels: Slots
-) -> tuple[torch.Tensor, torch.Tensor, Slots] | None:
+def directions(values: torch.Tensor, present: torch.Tensor, labels: Slots) -> tuple[Singles, Singles, Slots] | None:
     """Gradients at the weights present, their norms and their labels, for the samples that have a
     direction.
     """
-    if not bool(present.all()):
-        if not bool(present.any()):
+    rows: Singles = values.detach().float().cpu().numpy()
+    kept = present.cpu().numpy()
+    if not kept.all():
+        if not kept.any():
             return None
-        values = values[:, present]
-    values = values.detach().float()
-    norms = torch.linalg.vector_norm(values, dim=1)
-    usable = norms.isfinite() & (norms > 0)
-    if not bool(usable.all()):
-        values, norms, labels = values[usable], norms[usable], labels[usable.cpu().numpy()]
-    return values, norms, labels
+        rows = rows[:, kept]
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    usable = np.isfinite(norms) & (norms > 0)
+    if not usable.all():
+        rows, norms, labels = rows[usable], norms[usable], labels[usable]
+    return rows, norms, labels
 
 
 def groups(labels: Slots) -> tuple[Slots, Floats]:
@@ -112,7 +111,7 @@ class PairwiseSimilarity:
             return None
         rows, norms, labels = found
         unit = rows / norms[:, None]
-        cosines = (unit @ unit.T).double().cpu().numpy()
+        cosines = (unit @ unit.T).astype(np.float64)
         np.fill_diagonal(cosines, 0.0)
         classes, marks = groups(labels)
         sums = marks @ cosines @ marks.T
@@ -170,11 +169,10 @@ class ClassGradientSimilarity:
         found = directions(values, present, labels)
         if found is None or not len(found[2]):
             return None
-        lengths = found[1].cpu().numpy()
-        rows = found[0].cpu().numpy()
+        rows, lengths, labels = found
         if self._form == "unit":
             rows = rows / lengths[:, None]
-        classes, marks = groups(found[2])
+        classes, marks = groups(labels)
         marks = (marks / marks.sum(axis=1, keepdims=True)).astype(np.float32)
         moving = np.ix_(classes, np.flatnonzero(present.cpu().numpy()))
         before = self._gradients[moving]

@@ -1,4 +1,4 @@
-"""Which entries of a model are sampled: drawn uniformly over all that can be, from a seed alone."""
+"""Which entries of a model are sampled: every one that can be is equally likely, and a seed alone decides."""
 
 from __future__ import annotations
 
@@ -43,28 +43,48 @@ class DrawnLayer(NamedTuple):
 
 
 def draw(
-    model: nn.Module, fraction: float, seed: int, exclude: Collection[str]
+    model: nn.Module, fraction: float, group: int, seed: int, exclude: Collection[str]
 ) -> tuple[list[Share], list[DrawnLayer]]:
     """The parameters with drawn entries in the order of the model, and the layers that own them."""
     if not 0 < fraction <= 1:
         raise BudgetedError(f"the sampled fraction of the parameters must lie in (0, 1], not {fraction}")
+    if group < 1:
+        raise BudgetedError(f"entries are drawn in groups of at least 1, not {group}")
     eligible = _eligible_parameters(model, exclude)
-    ends = np.cumsum([parameter.numel() for _, parameter in eligible])
-    total = int(ends[-1])
+    sizes = [parameter.numel() for _, parameter in eligible]
     # In numpy: the draw depends on the seed and the sizes of the parameters, not on their device or dtype.
-    entries = np.random.default_rng(seed).choice(total, max(1, round(fraction * total)), replace=False, shuffle=False)
-    entries.sort()
-    firsts = np.searchsorted(entries, ends)
+    rng = np.random.default_rng(seed)
     shares: list[Share] = []
     owned: dict[int, Share] = {}
-    begin = first = 0
-    for (name, parameter), end, last in zip(eligible, ends.tolist(), firsts.tolist(), strict=True):
-        if last > first:
-            share = Share(len(shares), name, first, torch.from_numpy(entries[first:last] - begin))
+    first = 0
+    for (name, parameter), count in zip(eligible, _counts(sizes, fraction, group, rng), strict=True):
+        if count:
+            entries = rng.choice(parameter.numel(), count, replace=False, shuffle=False)
+            entries.sort()
+            share = Share(len(shares), name, first, torch.from_numpy(entries))
             shares.append(share)
             owned[id(parameter)] = share
-        begin, first = end, last
+            first += count
     return shares, _drawn_layers(model, owned)
+
+
+def _counts(sizes: list[int], fraction: float, group: int, rng: np.random.Generator) -> list[int]:
+    """How many entries each parameter gives.
+
+    The parameters lie on a circle, one after the other, each as long as it has entries. The circle is turned by
+    chance and cut into groups; groups are drawn without repetition until the fraction is reached. No place on the
+    circle is then likelier than another.
+    """
+    total = sum(sizes)
+    wanted = max(1, round(fraction * total))
+    cuts = -(-total // group)
+    # One group more than the fraction needs, because the last on the circle may be short.
+    drawn = rng.choice(cuts, min(cuts, -(-wanted // group) + 1), replace=False)
+    places = (drawn[:, None] * group + np.arange(group)).reshape(-1)
+    places = (places[places < total][:wanted] + rng.integers(total)) % total
+    owners = np.searchsorted(np.cumsum(sizes), places, side="right")
+    counts: list[int] = np.bincount(owners, minlength=len(sizes)).tolist()
+    return counts
 
 
 def _eligible_parameters(model: nn.Module, exclude: Collection[str]) -> list[tuple[str, nn.Parameter]]:

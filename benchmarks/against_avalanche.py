@@ -1,6 +1,7 @@
 """Iterations per second of ER here and in avalanche-lib: the same network, memory and batch; CPU time on one thread.
 
-A 784-256-10 perceptron, 10 samples that arrive and 10 from a reservoir of 200 in every step, one step per arriving
+A perceptron with 256 hidden units on images of 8 x 8 (the digits that come with this project: 64-256-10) and of 28 x 28
+(MNIST's size: 784-256-10), 10 samples that arrive and 10 from a reservoir of 200 in every step, one step per arriving
 group, no augmentation. All sides do what their ER does online: take the samples, draw, train, store. The optimizer is
 torch's, fused, on all sides: Adam, the default here and in avalanche's example of online replay. `--optimizer sgd`
 takes less time on every side, so that more of what is measured is the framework.
@@ -52,7 +53,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-SHAPE, CLASSES, HIDDEN = (1, 28, 28), 10, 256
+SIZES = (8, 28)
+CLASSES, HIDDEN = 10, 256
 NEW, REPLAYED, SLOTS = 10, 10, 200
 LEARNING_RATE = 3e-4
 TARGET = 5.0
@@ -62,14 +64,14 @@ Chunk = Callable[[int], int]
 """Takes so many groups of new samples, and says how many training steps that made."""
 
 
-def stream(samples: int) -> tuple[Tensor, Tensor]:
+def stream(samples: int, size: int) -> tuple[Tensor, Tensor]:
     """Noise in bytes, and labels."""
     rng = np.random.default_rng(0)
-    images = torch.from_numpy(rng.integers(0, 256, (samples, *SHAPE), dtype=np.uint8))
+    images = torch.from_numpy(rng.integers(0, 256, (samples, 1, size, size), dtype=np.uint8))
     return images, torch.from_numpy(rng.integers(0, CLASSES, samples))
 
 
-def budgeted_side(iterations: int, optimizer: str) -> Chunk:
+def budgeted_side(iterations: int, optimizer: str, size: int) -> Chunk:
     from budgeted import models
     from budgeted.learner.augment import Augmentation
     from budgeted.learner.learner import DataFacts, Learner
@@ -77,9 +79,9 @@ def budgeted_side(iterations: int, optimizer: str) -> Chunk:
     from budgeted.methods import method
 
     learner = Learner(
-        models.build("mlp", classes=CLASSES, input_shape=SHAPE),
+        models.build("mlp", classes=CLASSES, input_shape=(1, size, size)),
         method("er"),
-        DataFacts(SHAPE, (0.5,), (0.25,), classes=CLASSES),
+        DataFacts((1, size, size), (0.5,), (0.25,), classes=CLASSES),
         slots=SLOTS,
         iterations=1 / NEW,
         settings=Settings(
@@ -87,7 +89,7 @@ def budgeted_side(iterations: int, optimizer: str) -> Chunk:
             Augmentation(0, False, 0),
         ),
     )
-    images, labels = stream(NEW * iterations)
+    images, labels = stream(NEW * iterations, size)
     arriving = iter(list(zip(images, labels.tolist(), strict=True)))
 
     def chunk(count: int) -> int:
@@ -99,20 +101,20 @@ def budgeted_side(iterations: int, optimizer: str) -> Chunk:
     return chunk
 
 
-def bare_side(iterations: int, optimizer: str) -> Chunk:
+def bare_side(iterations: int, optimizer: str, size: int) -> Chunk:
     from bare_loop import bare_replay
 
     from budgeted import models
     from budgeted.learner.augment import Augmentation, Augmenter
 
-    images, labels = stream(NEW * iterations)
-    model = models.build("mlp", classes=CLASSES, input_shape=SHAPE)
+    images, labels = stream(NEW * iterations, size)
+    model = models.build("mlp", classes=CLASSES, input_shape=(1, size, size))
     loop = bare_replay(
         model,
         torch_optimizer(optimizer, model),
         Augmenter(Augmentation(0, False, 0), (0.5,), (0.25,)),
         zip(images.split(NEW), labels.split(NEW), strict=True),
-        SHAPE,
+        (1, size, size),
         SLOTS,
         NEW + REPLAYED,
         seed=0,
@@ -126,7 +128,7 @@ def bare_side(iterations: int, optimizer: str) -> Chunk:
     return chunk
 
 
-def avalanche_side(iterations: int, optimizer: str, setup: Setup = "tensors") -> Chunk:
+def avalanche_side(iterations: int, optimizer: str, size: int, setup: Setup = "tensors") -> Chunk:
     warnings.showwarning = lambda *_, **__: None  # of optional solvers and deprecations, one in every iteration
     missing = torchvision_operators()  # needed while torchvision is imported
     from avalanche.benchmarks import benchmark_from_datasets, split_online_stream
@@ -140,7 +142,7 @@ def avalanche_side(iterations: int, optimizer: str, setup: Setup = "tensors") ->
     from torchvision import transforms
 
     del missing
-    images, labels = stream(NEW * iterations)
+    images, labels = stream(NEW * iterations, size)
     source: torch.utils.data.Dataset[Any] = torch.utils.data.TensorDataset(images, labels)
     transform: Callable[[Any], Tensor] | None = normalised
     if setup == "lean":
@@ -154,7 +156,7 @@ def avalanche_side(iterations: int, optimizer: str, setup: Setup = "tensors") ->
         transform_groups=None if transform is None else DefaultTransformGroups((transform, None)),
     )
     benchmark = benchmark_from_datasets(train=[as_classification_dataset(data)])
-    model = nn.Sequential(nn.Flatten(), nn.Linear(784, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(size * size, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
     memory = ReservoirSamplingBuffer(SLOTS)
     strategy = Naive(
         model=model,
@@ -221,13 +223,13 @@ SIDES: dict[str, Callable[[int, str], Chunk]] = {
 AVALANCHE = [name for name in SIDES if name.startswith("avalanche")]
 
 
-def work(name: str, iterations: int, optimizer: str) -> None:
+def work(name: str, iterations: int, optimizer: str, size: int) -> None:
     """A side's process: for every number that it reads it runs as many iterations and answers with a line of JSON."""
     torch.set_num_threads(1)
     torch.manual_seed(0)  # avalanche draws from torch's global generator
     answers = sys.stdout
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        chunk = SIDES[name](iterations, optimizer)
+        chunk = SIDES[name](iterations, optimizer, size)
         print(
             json.dumps({"torch": torch.__version__, "python": sys.version.split()[0]}),
             file=answers,
@@ -245,7 +247,7 @@ def work(name: str, iterations: int, optimizer: str) -> None:
 class Worker:
     """One side in an interpreter of its own."""
 
-    def __init__(self, name: str, python: str, iterations: int, optimizer: str) -> None:
+    def __init__(self, name: str, python: str, iterations: int, optimizer: str, size: int) -> None:
         self.name = name
         self._process = subprocess.Popen(
             [
@@ -257,6 +259,8 @@ class Worker:
                 str(iterations),
                 "--optimizer",
                 optimizer,
+                "--sizes",
+                str(size),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -284,27 +288,10 @@ class Worker:
         self._process.wait()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--avalanche-python", help="interpreter of an environment with avalanche-lib")
-    parser.add_argument("--chunks", type=int, default=15, help="turns of every side")
-    parser.add_argument("--iterations", type=int, default=200, help="of a turn")
-    parser.add_argument("--warm-up", type=int, default=100, help="iterations before measuring; fills the memory")
-    parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
-    parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam", help="torch's, fused, on all sides")
-    parser.add_argument("--work", choices=SIDES, help=argparse.SUPPRESS)
-    parser.add_argument("--work-iterations", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.work:
-        work(arguments.work, arguments.work_iterations, arguments.optimizer)
-        return
-    pythons = {"budgeted": sys.executable, "bare": sys.executable}
-    if arguments.avalanche_python:
-        pythons |= dict.fromkeys(AVALANCHE, arguments.avalanche_python)
-    else:
-        print("without --avalanche-python only this project's side and the bare loop run; --help says how to get it")
+def compare(pythons: dict[str, str], arguments: argparse.Namespace, size: int) -> dict[str, Any]:
+    """All sides in turns, and how many times as fast the learner is."""
     needed = arguments.warm_up + arguments.chunks * arguments.iterations
-    workers = [Worker(name, python, needed, arguments.optimizer) for name, python in pythons.items()]
+    workers = [Worker(name, python, needed, arguments.optimizer, size) for name, python in pythons.items()]
     for worker in workers:
         worker.run(arguments.warm_up)
     rates: dict[str, list[float]] = {worker.name: [] for worker in workers}
@@ -313,6 +300,7 @@ def main() -> None:
             done = worker.run(arguments.iterations)
             rates[worker.name].append(done["iterations"] / done["seconds"])
     results: dict[str, Any] = {"optimizer": arguments.optimizer}
+    print(f"images of {size} x {size}, {arguments.optimizer}")
     for worker in workers:
         worker.end()
         rate = statistics.median(rates[worker.name])
@@ -325,6 +313,30 @@ def main() -> None:
             )
             results[f"budgeted / {name}"] = ratio
             print(f"budgeted / {name}: {ratio:.2f}" + (f" (at least {TARGET:g})" if name == "avalanche" else ""))
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--avalanche-python", help="interpreter of an environment with avalanche-lib")
+    parser.add_argument("--chunks", type=int, default=15, help="turns of every side")
+    parser.add_argument("--iterations", type=int, default=200, help="of a turn")
+    parser.add_argument("--warm-up", type=int, default=100, help="iterations before measuring; fills the memory")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
+    parser.add_argument("--optimizer", choices=["adam", "sgd"], default="adam", help="torch's, fused, on all sides")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="height and width of the images")
+    parser.add_argument("--work", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--work-iterations", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work, arguments.work_iterations, arguments.optimizer, arguments.sizes[0])
+        return
+    pythons = {"budgeted": sys.executable, "bare": sys.executable}
+    if arguments.avalanche_python:
+        pythons |= dict.fromkeys(AVALANCHE, arguments.avalanche_python)
+    else:
+        print("without --avalanche-python only this project's side and the bare loop run; --help says how to get it")
+    results = {str(size): compare(pythons, arguments, size) for size in arguments.sizes}
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
 

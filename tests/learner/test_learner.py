@@ -7,7 +7,6 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -271,7 +270,7 @@ def test_a_class_that_appears_late_moves_nothing_learned(name: str) -> None:
     for image, label in samples(10, classes=2):
         learner.learn(image, label)
     weight, state = learner.head.weight.detach().clone(), dict(learner.optimizer.state[learner.head.weight])
-    learner.iterations, learner._due = 0.0, Fraction(0)
+    learner.iterations, learner._due = 0.0, 0
     learner.learn(images(1)[0], 77)
     assert learner.class_labels[-1] == 77
     assert learner.rows_of([77, 5]) == [2, -1]

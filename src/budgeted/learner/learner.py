@@ -177,7 +177,9 @@ class Learner:
         self.frozen_share = 0.0
         self._waiting: list[tuple[Tensor, int]] = []
         self._stacked: tuple[Tensor, Tensor] | None = None  # what waits, as a batch
-        self._due = Fraction(0)  # iterations that are due: exact, so that ten tenths are one
+        # Iterations that are due, in whole parts of one: exact, so that ten tenths are one.
+        self._due, self._one = 0, Fraction(iterations).limit_denominator(10**6).denominator * 10**6
+        self._granted = (0.0, 0)  # iterations per sample, and in parts of one
         self._recent: deque[float] = deque(maxlen=_RECENT)  # cost of the last steps over the most that they might cost
         self._extras = 0
         give_up_slots(self)
@@ -238,13 +240,13 @@ class Learner:
     # -- one training step -------------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        while self._due >= 1 and not self.spent_up:
+        while self._due >= self._one and not self.spent_up:
             # batch norm wants two; a memory of one slot has no more to give
             if len(self.memory) + len(self._waiting) < min(2, (self.memory.capacity or 2) + self.stream_batch):
                 return
             if not self._affordable():
                 return
-            self._due -= 1
+            self._due -= self._one
             self._step()
 
     def _step(self) -> None:
@@ -333,8 +335,12 @@ class Learner:
 
     def _grant(self) -> None:
         """Iterations that this sample is due: the plan's, or what is left spread over what is to come."""
-        now = self._with_savings() if self.spend_savings and self._recent else self.iterations
-        self._due += Fraction(now).limit_denominator(10**6)
+        if self.spend_savings and self._recent:
+            self._due += round(self._with_savings() * self._one)
+        else:
+            if self.iterations != self._granted[0]:
+                self._granted = (self.iterations, round(Fraction(self.iterations) * self._one))
+            self._due += self._granted[1]
 
     def _with_savings(self) -> float:
         """The plan's iterations, and what was saved against an even spending so far, within the next twentieth."""

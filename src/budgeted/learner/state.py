@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,7 @@ def numbers_of(learner: Learner) -> dict[str, Any]:
         "class_labels": learner.class_labels,
         "arrived": learner.arrived,
         "steps": learner.steps,
-        "due": [learner._due.numerator, learner._due.denominator],
+        "due": [learner._due, learner._one],
         "last_loss": None if learner.last is None else learner.last.loss,
         "learning_rates": [float(group["lr"]) for group in learner.optimizer.param_groups],
         "spent_up": learner.spent_up,
@@ -96,7 +95,8 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         )
     ]
     learner.arrived, learner.steps = int(numbers["arrived"]), int(numbers["steps"])
-    learner._due, learner.spent_up = Fraction(*numbers["due"]), bool(numbers["spent_up"])
+    due, one = numbers["due"]
+    learner._due, learner.spent_up = due * learner._one // one, bool(numbers["spent_up"])
     if numbers["last_loss"] is not None:
         learner.last = StepRecord(float(numbers["last_loss"]), frozenset(), 0.0, {})
     for group, rate in zip(learner.optimizer.param_groups, numbers["learning_rates"], strict=True):

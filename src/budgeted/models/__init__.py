@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from budgeted.errors import BudgetedError, UnknownName
-from budgeted.models.initialise import initialised
+from budgeted.models.initialise import Draw, draw, initialised
 from budgeted.models.mlp import HIDDEN, MultilayerPerceptron
 from budgeted.models.parts import ImageShape
 from budgeted.models.plain import NARROW, WIDE, PlainStyle, plain_cnn
 from budgeted.models.resnet import BASIC, PUBLISHED, STANDARD, ResNetShape, ResNetVariant, resnet, slim
+from budgeted.models.vit import BASE, BASE_SMALL_IMAGES, LARGE, TINY, ViTShape, draw_vit, vision_transformer
+from budgeted.models.vit_weights import pretrained
 
 __all__ = ["ImageShape", "build", "describe", "names"]
 
@@ -23,6 +26,8 @@ class Entry:
 
     description: str
     wire: Callable[[int, ImageShape], nn.Module]
+    fill: Draw = draw
+    load: Callable[[int, ImageShape, int, Path], nn.Module] | None = None  # with weights from a folder, if it can
 
 
 def resnet_entry(shape: ResNetShape, variant: ResNetVariant, title: str) -> Entry:
@@ -41,6 +46,15 @@ def plain_entry(depth: int, style: PlainStyle) -> Entry:
     )
 
 
+def vit_entry(shape: ViTShape, title: str) -> Entry:
+    return Entry(
+        description=f"{title}: {shape.summary} (needs transformers)",
+        wire=lambda classes, image: vision_transformer(shape, classes, image),
+        fill=draw_vit,
+        load=lambda classes, image, seed, folder: pretrained(shape, classes, image, seed, folder),
+    )
+
+
 RESNETS = {
     "resnet18": BASIC,
     "resnet20": slim(3),
@@ -55,6 +69,10 @@ REGISTRY: dict[str, Entry] = {
     **{f"cnn{depth}": plain_entry(depth, NARROW) for depth in PLAIN_DEPTHS},
     **{f"cnn{depth}-wide": plain_entry(depth, WIDE) for depth in PLAIN_DEPTHS},
     "mlp": Entry(f"multilayer perceptron, one hidden layer of {HIDDEN}", MultilayerPerceptron),
+    "vit-tiny": vit_entry(TINY, "small vision transformer"),
+    "vit-b": vit_entry(BASE, "ViT-B/16"),
+    "vit-b-32px": vit_entry(BASE_SMALL_IMAGES, "ViT-B for small images"),
+    "vit-l": vit_entry(LARGE, "ViT-L/16"),
 }
 
 
@@ -68,23 +86,42 @@ def describe(name: str) -> str:
     return entry(name).description
 
 
-def build(name: str, *, classes: int = 1, input_shape: ImageShape = (3, 32, 32), seed: int = 0) -> nn.Module:
+def build(
+    name: str,
+    *,
+    classes: int = 1,
+    input_shape: ImageShape = (3, 32, 32),
+    seed: int = 0,
+    weights: str | Path | None = None,
+) -> nn.Module:
     """The named network for images of `input_shape` (channels, height, width), its weights drawn from `seed`.
 
     The same arguments give bit-equal weights, and the global random state is neither read nor moved.
+
+    A vision transformer may start from pretrained `weights`: a folder in the Hugging Face format. The name may carry
+    the folder, as in `vit-b@FOLDER`; the head is drawn either way.
 
     >>> model = build("resnet32", classes=10)
     >>> sum(p.numel() for p in model.parameters())
     466906
     """
-    wire = entry(name).wire
+    name, at, folder = name.partition("@")
+    if at and (weights is not None or not folder):
+        raise BudgetedError(f"give the folder of the weights once: {name}@FOLDER, or weights=FOLDER")
+    weights = folder if at else weights
+    asked = entry(name)
     if classes < 1:
         raise BudgetedError(f"a model cannot have {classes} classes: ask for 1 or more (the head can grow later)")
     if len(input_shape) != 3 or min(input_shape) < 1:
         raise BudgetedError(
             f"input_shape {tuple(input_shape)} is no image: give (channels, height, width), each at least 1"
         )
-    return initialised(lambda: wire(classes, input_shape), seed)
+    if weights is None:
+        return initialised(lambda: asked.wire(classes, input_shape), seed, asked.fill)
+    if asked.load is None:
+        loading = ", ".join(known for known, one in REGISTRY.items() if one.load is not None)
+        raise BudgetedError(f"{name} starts from a seed, not from weights; those that load weights: {loading}")
+    return asked.load(classes, input_shape, seed, Path(weights))
 
 
 def entry(name: str) -> Entry:

@@ -10,10 +10,11 @@ import torch
 from torch import nn
 
 Model = TypeVar("Model", bound=nn.Module)
+Draw = Callable[[str, nn.Module, torch.Generator], None]
 
 
-def initialised(wire: Callable[[], Model], seed: int) -> Model:
-    """What `wire` builds, with every parameter drawn from a generator seeded by `seed`.
+def initialised(wire: Callable[[], Model], seed: int, fill: Draw | None = None) -> Model:
+    """What `wire` builds, with every parameter drawn, by `fill` or by `draw`, from a generator seeded by `seed`.
 
     Wiring happens on the meta device, where torch's own initialisation draws nothing: the global random
     state stays as it is, and no weight is drawn twice.
@@ -23,7 +24,7 @@ def initialised(wire: Callable[[], Model], seed: int) -> Model:
     model.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
     for name, module in model.named_modules():
-        draw(name, module, generator)
+        (fill or draw)(name, module, generator)
     return model
 
 

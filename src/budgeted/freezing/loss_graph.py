@@ -1,0 +1,243 @@
+"""The loss as autograd wrote it down: what it costs, which outputs of the model it reads, whether it is cross-entropy.
+
+A loss is computed in the user's own loop, outside the traced forward. By the time of the backward its graph is there:
+every node knows its operator, its shapes and what it saved. So no one need tell what the loss is. The model's
+outputs are marked on their own nodes, and the walk from the loss stops there; a mark lives and dies with its graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import Node
+
+from budgeted.budget import NOTHING, Cost, UnpricedOperator, prices
+from budgeted.budget.refusals import UnpricedBackward
+from budgeted.budget.trace import Op, Value
+
+_counter = itertools.count()
+_SCALED = ("MulBackward0", "MulBackward1", "DivBackward0")
+_SAME_NUMBERS = frozenset(
+    ("ToCopyBackward0", "AliasBackward0", "ViewBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0",
+     "CloneBackward0", "SqueezeBackward0", "UnsqueezeBackward0")
+)  # fmt: skip
+_WEIGHTED = frozenset(("mm", "addmm", "convolution", "embedding"))
+_LEAF = "torch::autograd::AccumulateGrad"
+
+
+@dataclass(frozen=True, slots=True)
+class LossPrice:
+    """What the loss costs beside the model, and the outputs that it reads: (number of the forward, output)."""
+
+    forward: Cost
+    backward: Cost
+    outputs: frozenset[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class CrossEntropy:
+    """A plain cross-entropy of the head's own output, as found in the graph."""
+
+    log_probabilities: Tensor
+    """one row per sample or token"""
+    targets: Tensor
+    ignored: int
+    factor: float
+    """what the loss is multiplied by, against the mean over the rows"""
+
+
+class LossGraph:
+    """Marks what the model and its head put out, and reads the graph between there and the loss."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._output = f"budgeted.output.{next(_counter)}"
+        self._head = f"budgeted.head.{next(_counter)}"
+        self._prices: dict[tuple[object, ...], tuple[Cost, Cost]] = {}
+
+    def mark_outputs(self, number: int, outputs: list[Tensor]) -> None:
+        """`outputs` are those of one forward, in the order in which the trace lists its roots."""
+        for index, tensor in enumerate(outputs):
+            if tensor.grad_fn is not None:
+                marks = tensor.grad_fn.metadata.setdefault(self._output, {})
+                marks[tensor.output_nr] = (number, index)
+
+    def mark_head(self, output: object) -> None:
+        if isinstance(output, Tensor) and output.grad_fn is not None:
+            output.grad_fn.metadata[self._head] = True
+
+    def price(self, loss: Tensor) -> LossPrice:
+        """Walk from the loss to the model's outputs and price what lies between."""
+        steps: list[tuple[Node, Op]] = []
+        found: set[tuple[int, int]] = set()
+        arrivals: dict[tuple[int, int], tuple[int, int]] = {}  # gradients that meet at a value, and its elements
+        seen: set[Node] = set()
+        pending = [] if loss.grad_fn is None else [(loss.grad_fn, loss.output_nr)]
+        while pending:
+            node, number = pending.pop()
+            marks = node.metadata.get(self._output, {})
+            if number in marks:
+                found.add(marks[number])
+                continue
+            if node in seen or node.name() == _LEAF:
+                continue
+            seen.add(node)
+            op = _operator(node)
+            self._refuse_inner_features(node, op)
+            steps.append((node, op))
+            for below, nr in _below(node):
+                count, _ = arrivals.get((id(below), nr), (0, 0))
+                arrivals[(id(below), nr)] = (count + 1, _elements(below, nr))
+                pending.append((below, nr))
+        sums = sum((count - 1) * elements for count, elements in arrivals.values())
+        key = (sums, *((op.name, op.out.shape, *(value.shape for value in op.inputs)) for _, op in steps))
+        if key not in self._prices:
+            self._prices[key] = _price(steps, sums)
+        return LossPrice(*self._prices[key], frozenset(found))
+
+    def cross_entropy(self, loss: Tensor) -> CrossEntropy | None:
+        """The plain cross-entropy that the loss is, up to a constant factor; None if it is anything else."""
+        node, factor = loss.grad_fn, 1.0
+        while node is not None and not node.name().startswith("NllLoss"):
+            if node.name() in _SCALED:
+                scale = _constant_factor(node)
+                if scale is None:
+                    return None
+                factor *= scale
+            elif node.name() not in _SAME_NUMBERS:
+                return None
+            node = _only(node)
+        if node is None or node.name() != "NllLossBackward0" or _saved(node, "weight") is not None:
+            return None
+        reduction, targets, above = _saved(node, "reduction"), _saved(node, "target"), _only(node)
+        if above is None or above.name() != "LogSoftmaxBackward0" or reduction not in (1, 2):
+            return None
+        logarithms = _saved(above, "result")
+        if logarithms.ndim != 2 or _signed(_saved(above, "dim")) not in (1, -1):
+            return None
+        if not self._is_heads_output(above, logarithms.shape[1]):
+            return None
+        ignored = _signed(_saved(node, "ignore_index"))
+        if reduction == 2:  # a sum: the mean times the rows that count
+            factor *= int((targets != ignored).sum())
+        return CrossEntropy(logarithms, targets, ignored, factor)
+
+    def _is_heads_output(self, log_softmax: Node, classes: int) -> bool:
+        node = _only(log_softmax)
+        while node is not None and self._head not in node.metadata:
+            if node.name() not in _SAME_NUMBERS or node._input_metadata[0].shape[-1:] != (classes,):
+                return False
+            node = _only(node)
+        return node is not None
+
+    def _refuse_inner_features(self, node: Node, op: Op) -> None:
+        """A loss on features from inside the model has parts of the model in its graph: they would be paid twice."""
+        if op.name not in _WEIGHTED:
+            return
+        for below, _ in _below(node):
+            while below.name() in ("TBackward0", "TransposeBackward0", *_SAME_NUMBERS) and (deeper := _only(below)):
+                below = deeper
+            if below.name() == _LEAF and any(below.variable is p for p in self._model.parameters()):
+                raise UnpricedBackward(
+                    "the loss reads something else than the model's outputs (a feature from inside it?), so it has no "
+                    "price: return from the model what the loss needs, or give loss=function(output)"
+                )
+
+
+def _below(node: Node) -> Iterator[tuple[Node, int]]:
+    return ((below, number) for below, number in node.next_functions if below is not None)
+
+
+def _only(node: Node) -> Node | None:
+    """The one node below, if just one operand has a gradient."""
+    below = [found for found, _ in _below(node)]
+    return below[0] if len(below) == 1 else None
+
+
+def _elements(node: Node, number: int) -> int:
+    return Value(tuple(node._input_metadata[number].shape), True).numel
+
+
+def _saved(node: Node, name: str) -> Any:
+    return getattr(node, f"_saved_{name}")
+
+
+def _signed(number: int) -> int:
+    """Saved integers come out unsigned."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _constant_factor(node: Node) -> float | None:
+    """The number that a loss is multiplied by; None if it has a gradient itself or is more than a number."""
+    if _only(node) is None:
+        return None
+    other = _saved(node, "other")
+    if other is None and node.name() == "MulBackward0":
+        other = _saved(node, "self")
+    if other is None or (isinstance(other, Tensor) and other.numel() != 1):
+        return None
+    factor = float(other)
+    return 1 / factor if node.name() == "DivBackward0" and factor else factor
+
+
+def _operator(node: Node) -> Op:
+    """The forward operator behind a node, with shapes; what has no gradient counts as large as the output."""
+    name = _operator_name(node)
+    shape = tuple(node._input_metadata[0].shape)
+    out = Value(shape, True)
+    inputs = tuple(
+        Value(shape if below is None else tuple(below._input_metadata[number].shape), True, from_input=True)
+        for below, number in node.next_functions
+    )
+    arguments: dict[str, Any] = dict(zip(_tensor_arguments(name), inputs, strict=False))
+    saved = {attribute.removeprefix("_saved_") for attribute in dir(node) if attribute.startswith("_saved_")}
+    if "alpha" in saved:
+        arguments["alpha"] = _saved(node, "alpha")
+    if name.startswith("nll_loss"):
+        arguments["target"] = Value(tuple(_saved(node, "target").shape), False)
+    return Op(name, 0, arguments, inputs, (out,), "", (), True)
+
+
+def _operator_name(node: Node) -> str:
+    found = re.fullmatch(r"(\w+)Backward\d+", node.name())
+    if found is None:
+        raise UnpricedBackward(
+            f"the loss uses the custom function {node.name().removesuffix('Backward')}, whose backward has no price "
+            "(torch.autograd.Function): write it with torch operators, or give loss=None to leave the loss out"
+        )
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", found[1]).lower()
+    for name in (words, f"_{words}", f"{words}_forward", f"native_{words}", words.replace("_loss2d", "_loss2d_forward")):
+        if prices.find(name) is not None:
+            return name
+    return words
+
+
+def _tensor_arguments(name: str) -> list[str]:
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is None:
+        return ["self", "other"]
+    schema = getattr(packet, packet.overloads()[0])._schema
+    return [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
+
+
+def _price(steps: list[tuple[Node, Op]], sums: int) -> tuple[Cost, Cost]:
+    missing = [f"{op.name} (in the loss)" for _, op in steps if prices.find(op.name) is None]
+    if missing:
+        raise UnpricedOperator(list(dict.fromkeys(missing)))
+    forward, backward = NOTHING, Cost(0, sums)
+    for node, op in steps:
+        function = prices.find(op.name)
+        if function is None:
+            continue
+        price = function(op)
+        wanted = [below is not None for below, _ in node.next_functions]
+        gradients = sum(cost for cost, want in zip(price.gradients, wanted, strict=False) if want)
+        forward += Cost(price.paper_forward, price.forward)
+        backward += Cost(price.paper_input, price.shared + gradients)
+    return forward, backward

@@ -14,6 +14,7 @@ from budgeted.cli.demo import Demo
 from budgeted.cli.listing import List
 from budgeted.cli.plan import Plan
 from budgeted.cli.run import Run, config_default
+from budgeted.cli.sweep import Sweep
 from budgeted.cli.table import Table
 from budgeted.errors import BudgetedError
 
@@ -46,6 +47,7 @@ def _parse(given: list[str]) -> Command:
     commands = Union[  # noqa: UP007
         Annotated[Run, subcommand("run", default=default)],
         Annotated[Plan, subcommand("plan")],
+        Annotated[Sweep, subcommand("sweep")],
         Annotated[Table, subcommand("table")],
         Annotated[List, subcommand("list")],
         Annotated[Blocks, subcommand("blocks")],

@@ -12,19 +12,20 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from budgeted import models, streams
+from budgeted.bench.recipes import RECIPES
 from budgeted.cli.console import wide_console
 from budgeted.freezing.registry import POLICIES
 from budgeted.learner.parts import RETRIEVALS
 from budgeted.methods import METHODS
 
-What = Literal["methods", "datasets", "models", "freezing", "retrieval", "streams"]
+What = Literal["methods", "datasets", "models", "freezing", "retrieval", "streams", "recipes"]
 
 
 @dataclass(frozen=True)
 class List:
-    """List the methods, data sets, models, freezing policies, retrievals or streams there are."""
+    """List the methods, data sets, models, freezing policies, retrievals, streams or recipes there are."""
 
-    what: Annotated[Positional[What], arg(metavar="{methods,datasets,models,freezing,retrieval,streams}")]
+    what: Annotated[Positional[What], arg(metavar="{methods,datasets,models,freezing,retrieval,streams,recipes}")]
     """What to list."""
     json: bool = False
     """Print JSON for a script."""
@@ -68,6 +69,11 @@ def _datasets() -> list[dict[str, Any]]:
     ]
 
 
+def _recipes() -> list[dict[str, Any]]:
+    made = {name: make() for name, make in RECIPES.items()}
+    return [{"name": name, "runs": len(made[name].runs), "question": made[name].question} for name in made]
+
+
 def _first_line(text: str | None) -> str:
     return (text or "").strip().splitlines()[0]
 
@@ -79,4 +85,5 @@ _ROWS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "freezing": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()],
     "retrieval": lambda: [{"name": name, "summary": summary} for name, summary in RETRIEVALS.items()],
     "streams": lambda: [{"name": name} for name in streams.order_names()],
+    "recipes": _recipes,
 }

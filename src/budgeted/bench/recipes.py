@@ -1,0 +1,147 @@
+"""Recipes: experiments as functions that return the runs they are made of.
+
+Two protocols on real CIFAR-10, fixed so that all comparisons share them: `cpu` takes 10,000 samples of the stream,
+about a quarter of an hour on one core, `cpu_fast` takes 5,000. Both train ResNet-20 (published variant) at one
+iteration per sample within 5,000,000 bytes, and evaluate every 500 samples on 200 test images of each class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from budgeted.errors import UnknownName
+from budgeted.runs.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One experiment: a question, and the runs that answer it."""
+
+    question: str
+    runs: tuple[RunConfig, ...]
+
+
+def cpu(method: str, stream: str = "gaussian", *, settings: Mapping[str, str] | None = None) -> RunConfig:
+    """Protocol `cpu`."""
+    return RunConfig(
+        method=method,
+        dataset="cifar10",
+        stream=stream,
+        model="resnet20",
+        iterations=1.0,
+        memory="5000000B",
+        limit=10_000,
+        eval_every=500,
+        eval_samples=2_000,
+        settings=dict(settings or {}),
+    )
+
+
+def cpu_fast(method: str, stream: str = "gaussian", *, settings: Mapping[str, str] | None = None) -> RunConfig:
+    """Protocol `cpu-fast`: the first to ask, and for screening."""
+    return replace(cpu(method, stream, settings=settings), limit=5_000)
+
+
+def over_seeds(configs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunConfig, ...]:
+    """Seed by seed, so that an experiment that is cut short has the same seeds of everything."""
+    return tuple(replace(config, seed=seed) for seed in seeds for config in configs)
+
+
+COMPONENTS = ("vanilla", "al", "sar", "al-sar")
+
+
+def components() -> Recipe:
+    return Recipe(
+        "What do freezing and retrieval each add? Gaussian stream, protocol cpu.",
+        over_seeds([cpu(name) for name in COMPONENTS], (1, 2, 3)),
+    )
+
+
+def components_disjoint() -> Recipe:
+    return Recipe(
+        "The same on a disjoint stream, protocol cpu-fast.",
+        over_seeds([cpu_fast(name, "disjoint") for name in COMPONENTS], (1, 2)),
+    )
+
+
+def readings_sar() -> Recipe:
+    """One change at a time, from reading (b): the class term divided by |M|, the sample's own frequency not."""
+    b = {"retrieval.normalisation": "class"}
+    variants: list[dict[str, str]] = [
+        b,
+        {},
+        {"retrieval.normalisation": "none"},
+        {**b, "retrieval.similarity": "class_gradient"},
+        {
+            "retrieval.similarity": "class_gradient",
+            "retrieval.class_gradient": "published",
+            "retrieval.ema": "0.001",
+        },
+        {**b, "retrieval.ema": "0.001"},
+        {**b, "retrieval.self_term": "double"},
+        {**b, "retrieval.temperature": "1.0"},
+        {**b, "retrieval.temperature": "4.0"},
+        {**b, "retrieval.new_class": "mean"},
+        {**b, "retrieval.eviction": "keep"},
+        {**b, "retrieval.clamp": "false"},
+        {"retrieval.frequency": "discounted", "retrieval.normalisation": "none"},
+        {"retrieval.frequency": "discounted", "retrieval.normalisation": "none", "retrieval.temperature": "1.0"},
+        {"retrieval.frequency": "use", "retrieval.normalisation": "none", "retrieval.temperature": "1.0"},
+        {**b, "learner.selection": "reservoir"},
+    ]
+    others = [
+        cpu_fast("vanilla"),
+        cpu_fast("vanilla", settings={"learner.selection": "reservoir"}),
+        replace(cpu_fast("vanilla"), retrieval="class-balanced"),
+    ]
+    return Recipe(
+        "Which reading of similarity-aware retrieval beats uniform retrieval? Screening, protocol cpu-fast.",
+        over_seeds([*others, *(cpu_fast("sar", settings=variant) for variant in variants)], (1, 2, 3)),
+    )
+
+
+def readings_al() -> Recipe:
+    variants: list[dict[str, str]] = [
+        {},
+        {"freezing.head_fisher": "false"},
+        {"freezing.ema_start": "first"},
+        {"freezing.ema": "0.001"},
+        {"freezing.refresh_every": "2"},
+        {"freezing.refresh_every": "8"},
+        {"learner.batch_norm": "hold"},
+    ]
+    return Recipe(
+        "Which reading of adaptive freezing keeps the accuracy? Screening, protocol cpu-fast.",
+        over_seeds([cpu_fast("al", settings=variant) for variant in variants], (1, 2, 3)),
+    )
+
+
+def full_size() -> Recipe:
+    config = RunConfig(dataset="cifar10", model="resnet32", iterations=1.0, memory="7998016B", eval_every=1_000, seed=1)
+    return Recipe(
+        "The paper's size: ResNet-32, 50,000 samples, 7,998,016 bytes, one seed.",
+        (replace(config, method="vanilla"), replace(config, method="al-sar")),
+    )
+
+
+def savings() -> Recipe:
+    """What freezing saved buys more iterations; `components` holds the runs that do not spend it."""
+    configs = [replace(cpu(name), spend_savings=True) for name in ("al", "al-sar")]
+    return Recipe("At equal executed compute, what do the savings buy?", over_seeds(configs, (1, 2, 3)))
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "components": components,
+    "components-disjoint": components_disjoint,
+    "readings-sar": readings_sar,
+    "readings-al": readings_al,
+    "full-size": full_size,
+    "savings": savings,
+}
+
+
+def recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise UnknownName("recipe", name, RECIPES)
+    return RECIPES[name]()

@@ -1,0 +1,101 @@
+"""Recipes run, go on after a kill, and share what they have in common."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from budgeted.bench import recipes
+from budgeted.bench.sweep import export, identity, places, sweep
+from budgeted.cli import main
+from budgeted.errors import BudgetedError, UnknownName
+from budgeted.runs.config import RunConfig
+
+SMALL = RunConfig(method="er", model="mlp", slots=30, limit=60, eval_every=30, iterations=0.5)
+
+
+def test_runs_are_made_once_and_known_by_their_configuration(tmp_path: Path) -> None:
+    runs = [SMALL, replace(SMALL, seed=2)]
+    ended = list(sweep(runs, tmp_path, None, workers=2))
+    assert [error for _, error in ended] == [None, None]
+    assert {place.state for place in places(runs, tmp_path)} == {"finished"}
+    assert not list(tmp_path.glob("*.config.json"))
+    # Another folder name, another data folder: still the same run.
+    moved = tmp_path / "elsewhere" / "first"
+    moved.parent.mkdir()
+    places(runs, tmp_path)[0].folder.rename(moved)
+    assert places([replace(SMALL, data="other", checkpoint_every=7)], tmp_path)[0].folder == moved
+    assert list(sweep(runs, tmp_path, None, workers=1)) == []
+    assert places([replace(SMALL, slots=31)], tmp_path)[0].state == "missing"
+
+
+def test_a_killed_run_goes_on_and_ends_as_if_never_killed(tmp_path: Path) -> None:
+    run = replace(SMALL, model="resnet20", limit=150, checkpoint_every=10, iterations=1.0)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert [error for _, error in sweep([run], whole, None, 1)] == [None]
+    folder = places([run], cut)[0].folder
+    config = tmp_path / "run.json"
+    config.write_text(json.dumps({key: value for key, value in run.to_json().items() if value}))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "budgeted", "run", "--config", str(config), "--out", str(folder), "--json"],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("checkpoints/*")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert places([run], cut)[0].state == "interrupted"
+    assert [error for _, error in sweep([run], cut, None, 1)] == [None]
+    results = [json.loads((places([run], out)[0].folder / "summary.json").read_text()) for out in (whole, cut)]
+    assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
+    assert results[0]["records_sha256"] == results[1]["records_sha256"]
+
+
+def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:
+    impossible = replace(SMALL, memory="10B", slots=None)
+    ended = {place.config.memory: error for place, error in sweep([impossible, SMALL], tmp_path, None, 1)}
+    assert ended[None] is None
+    assert "smallest possible" in str(ended["10B"])
+
+
+def test_exported_records_hold_no_folder_of_this_machine(tmp_path: Path) -> None:
+    out, records = tmp_path / "runs", tmp_path / "records"
+    run = replace(SMALL, limit=30)
+    list(sweep([run], out, str(tmp_path), 1))
+    assert export(places([run, SMALL], out), records) == 1
+    texts = [path.read_text() for path in records.rglob("*") if path.is_file()]
+    assert len(texts) == 4
+    assert all(str(tmp_path) not in text for text in texts)
+    assert places([run], records)[0].state == "finished"
+
+
+def test_every_recipe_is_made_of_distinct_runs_with_valid_settings() -> None:
+    for name in recipes.RECIPES:
+        made = recipes.recipe(name)
+        assert made.question
+        assert len({identity(run.to_json()) for run in made.runs}) == len(made.runs) > 0
+        for run in made.runs:
+            run.build_settings(flips=True)
+    with pytest.raises(UnknownName, match="components"):
+        recipes.recipe("component")
+    with pytest.raises(BudgetedError, match="--workers"):
+        list(sweep([SMALL], Path(), None, 0))
+
+
+def test_the_command_shows_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "components", "--out", str(tmp_path), "--show"]) == 0
+    assert "12 missing" in capsys.readouterr().err
+    assert main(["sweep", "components", "--seeds", "9"]) == 2
+    assert "no seed among" in capsys.readouterr().err
+    assert main(["list", "recipes", "--json"]) == 0
+    assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(recipes.RECIPES)

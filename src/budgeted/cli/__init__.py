@@ -9,6 +9,7 @@ from typing import Annotated, Protocol, Union
 import tyro
 from tyro.conf import subcommand
 
+from budgeted import __version__
 from budgeted.cli.blocks import Blocks
 from budgeted.cli.demo import Demo
 from budgeted.cli.listing import List
@@ -26,6 +27,9 @@ class Command(Protocol):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a mistake is one line on the error stream and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given == ["--version"]:
+        print(f"budgeted {__version__}")
+        return 0
     try:
         command = _parse(given)
         command.run_()

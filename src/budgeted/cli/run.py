@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,11 +85,21 @@ class _Shown:
     def report(self, progress: runs.Progress) -> None:
         if self.quiet:
             return
+        self._first = self._first or (progress.samples, time.monotonic())
         if self.console.is_terminal:
             self._draw(progress)
         elif time.monotonic() - self._last_line >= _LINE_EVERY or progress.samples == progress.of_samples:
             self._last_line = time.monotonic()
-            print(f"{progress.samples}/{progress.of_samples} samples, {_status(progress)}", file=sys.stderr, flush=True)
+            where = f"{progress.samples}/{progress.of_samples} samples"
+            print(f"{where}, {_status(progress)}{self._time_left(progress)}", file=sys.stderr, flush=True)
+
+    def _time_left(self, progress: runs.Progress) -> str:
+        """By the pace of this sitting."""
+        if self._first is None or progress.samples == self._first[0]:
+            return ""
+        samples, moment = self._first
+        pace = (time.monotonic() - moment) / (progress.samples - samples)
+        return f", {timedelta(seconds=round(pace * (progress.of_samples - progress.samples)))} left"
 
     def _draw(self, progress: runs.Progress) -> None:
         if self._bar is None:

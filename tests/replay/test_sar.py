@@ -80,20 +80,25 @@ class Dense:
             self.c[slot] += 1
             self.kept[self.y[slot]] += 1
 
+    def score(self, c: float, y: int, similarity: Floats) -> float:
+        others = 0.0
+        if self.how.frequency == "effective":
+            others = sum(similarity[k, y] * self.of_class[k] for k in range(CLASSES))
+            if self.how.self_term == "removed":
+                others -= similarity[y, y] * c
+        if self.how.normalisation == "all":
+            return (c + others) / len(self.c)
+        if self.how.normalisation == "class":
+            return c + others / len(self.c)
+        return c + others
+
     def probabilities(self, similarity: Floats) -> Floats:
         scores = []
         for c, y in zip(self.c, self.y, strict=True):
-            others = 0.0
-            if self.how.frequency == "effective":
-                others = sum(similarity[k, y] * self.of_class[k] for k in range(CLASSES))
-                if self.how.self_term == "removed":
-                    others -= similarity[y, y] * c
-            if self.how.normalisation == "all":
-                score = (c + others) / len(self.c)
-            elif self.how.normalisation == "class":
-                score = c + others / len(self.c)
-            else:
-                score = c + others
+            score = self.score(c, y, similarity)
+            if self.how.own == "class_mean":
+                mean = float(np.mean([other for other, label in zip(self.c, self.y, strict=True) if label == y]))
+                score -= self.score(mean, y, similarity) - self.score(0.0, y, similarity)
             scores.append(max(score, 0.0) if self.how.clamp else score)
         energy = -np.array(scores) / self.how.temperature
         weight = np.exp(energy - energy.max())
@@ -108,8 +113,15 @@ def similarity_of(sar: SimilarityAwareRetrieval) -> Floats:
     return full
 
 
+def possible(**how: Any) -> SARSettings:
+    if how["own"] == "class_mean":
+        how |= {"clamp": False, "eviction": "reduce"}
+    return SARSettings(**how)
+
+
 readings = st.builds(
-    SARSettings,
+    possible,
+    own=st.sampled_from(["absolute", "absolute", "class_mean"]),
     frequency=st.sampled_from(["use", "discounted", "effective", "effective"]),
     temperature=st.sampled_from([0.125, 1.0]),
     k=st.sampled_from([1.0, 4.0]),

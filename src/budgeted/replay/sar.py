@@ -152,6 +152,9 @@ class SimilarityAwareRetrieval:
             if how.self_term == "removed":
                 own = own - self.similarity.matrix.diagonal()[:classes] / term_by
         slope = own * (self.frequencies.scale / all_by)
+        if how.own == "class_mean":
+            mean = self.frequencies.of_class[:classes] / np.maximum(memory.counts, 1)
+            term = term - mean * slope
         return Scores(term, slope, how.clamp, how.temperature)
 
     def probabilities(self, memory: Memory) -> Floats:

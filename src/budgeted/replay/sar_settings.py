@@ -43,6 +43,10 @@ class SARSettings:
     """Whether a sample's own uses, which its class already counts, are taken out again or counted twice
     (equation).
     """
+    own: Literal["absolute", "class_mean"] = "absolute"
+    """A sample's own frequency as it is (the paper), or less the mean of its class, so that retrieval evens out the use
+    of samples inside each class and leaves the balance between classes to the class term (ours; wants clamp off).
+    """
     new_class: Literal["zero", "mean"] = "zero"
     """Similarity of a class when its first sample is stored: 0, or the mean among the classes known."""
     eviction: Literal["reduce", "keep"] = "reduce"
@@ -57,6 +61,11 @@ class SARSettings:
             value = getattr(self, name)
             if isinstance(value, str) and value not in get_args(kind):
                 raise UnknownName(name.replace("_", " "), value, get_args(kind))
+        if self.own == "class_mean" and (self.clamp or self.eviction == "keep"):
+            raise BudgetedError(
+                "own class_mean needs scores below 0 and true class sums: set retrieval.clamp=false and leave "
+                "retrieval.eviction at reduce"
+            )
         if not self.temperature > 0:
             raise BudgetedError(f"temperature is {self.temperature}: it must be above 0")
         if not self.k >= 1:

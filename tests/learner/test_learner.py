@@ -16,11 +16,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from budgeted import models
-from budgeted.audit import ExecutedOps
+from budgeted.audit import ExecutedOnData
 from budgeted.budget import Budget, Compute, Rule, total
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
@@ -90,15 +88,6 @@ def images(count: int) -> Tensor:
 # -- the ledger is what was executed ------------------------------------------------------------------------------
 
 
-class RealOps(ExecutedOps):
-    """The audit, less what a trace runs on tensors without data: a new batch shape is priced inside its first step."""
-
-    def _record(self, func: Any, rule: Any, args: Any, kwargs: Any, out: Any) -> None:
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
-        if not any(isinstance(tensor, FakeTensor) or tensor.device.type == "meta" for tensor in tensors):
-            super()._record(func, rule, args, kwargs, out)
-
-
 MIXTURES = {
     **METHODS,
     "er with everything": METHODS["er"].with_parts(retrieval="sar", freezing="adaptive"),
@@ -111,7 +100,7 @@ MIXTURES = {
 def test_a_whole_run_charges_what_it_executes(name: str) -> None:
     """From the first sample on: growing batches, growing head, frozen and refreshed steps."""
     learner = make(MIXTURES[name], slots=12, settings=settings_of(MIXTURES[name], batch_size=6))
-    with RealOps() as executed:
+    with ExecutedOnData() as executed:
         for image, label in samples(30):
             executed_before, charged_before, steps = executed.total, learner.ledger.spent.real, learner.steps
             learner.learn(image, label)

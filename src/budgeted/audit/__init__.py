@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from budgeted.audit.executed import ExecutedOps
+from budgeted.audit.executed import ExecutedOnData, ExecutedOps
 from budgeted.audit.rules import UncountedOperator
 
-__all__ = ["ExecutedOps", "UncountedOperator"]
+__all__ = ["ExecutedOnData", "ExecutedOps", "UncountedOperator"]

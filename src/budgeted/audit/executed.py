@@ -11,6 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from budgeted.audit.call import Call, Rule, operator_name
@@ -77,3 +80,12 @@ class ExecutedOps(TorchDispatchMode):
         self.by_operator[name] += ops
         if self._phase is not None:
             self.by_phase[self._phase] += ops
+
+
+class ExecutedOnData(ExecutedOps):
+    """Less what a trace runs on tensors without data: a new batch shape is priced inside its first step."""
+
+    def _record(self, func: Any, rule: Rule | None, args: Any, kwargs: Any, out: Any) -> None:
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
+        if not any(isinstance(tensor, FakeTensor) or tensor.device.type == "meta" for tensor in tensors):
+            super()._record(func, rule, args, kwargs, out)

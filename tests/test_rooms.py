@@ -16,6 +16,8 @@ TOP_TO_BOTTOM = (
     "runs",
     "learner",
     "methods",
+    "plugin",
+    "integrations",
     "replay",
     "freezing",
     "streams",

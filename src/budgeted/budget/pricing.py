@@ -2,7 +2,8 @@
 
 The backward pass is derived, not run. A gradient flows through an operator if the operator leads to the loss and one
 of its inputs depends on a parameter that is trained; it is computed just for those inputs. This is what
-`loss.backward(inputs=trained)` executes, for a prefix of frozen blocks as for any other set.
+`loss.backward(inputs=trained)` executes, for a prefix of frozen blocks as for any other set. A checkpointed region that
+the backward reaches is run forwards again, and that is part of the backward's price.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Pricer:
     block_of: Sequence[int] = ()
     blocks: int = 1
     unpriced: Unpriced = "refuse"
+    whole: Sequence[str | None] = ()
+    """per operator: the compiled module that it lies in, whose backward is run as a whole; None: in none"""
     left_out: tuple[str, ...] = ()
     _prices: list[OpPrice] = field(default_factory=list)
 
@@ -86,9 +89,17 @@ class Pricer:
         return total(self._backward(_flows(self.trace, frozenset(), (value,))))
 
     def _backward(self, flows: set[int]) -> tuple[Cost, ...]:
-        executed, arrivals = _executed(self.trace, flows)
+        partial = (flows, *_executed(self.trace, flows))
+        full, compiled = partial, set()
+        if any(self.whole):
+            everything = _flows(self.trace, self.trace.trainable(), ())
+            full = (everything, *_executed(self.trace, everything))
+            compiled = {name for name, ran in zip(self.whole, partial[1], strict=True) if ran and name is not None}
         costs = [[0, 0] for _ in range(self.blocks)]
+        reached: set[int | None] = set()
         for op, price in zip(self.trace.ops, self._prices, strict=True):
+            as_a_whole = bool(compiled) and self.whole[op.index] in compiled
+            flows, executed, arrivals = full if as_a_whole else partial
             if not executed[op.index]:
                 continue
             block = costs[self.block_of[op.index]]
@@ -98,9 +109,16 @@ class Pricer:
             # boundary where the gradient of its input is not computed
             weight_trained = any(want and not value.from_input for value, want in zip(op.inputs, wanted, strict=True))
             block[0] += price.paper_input + (price.paper_weight if weight_trained else 0)
+            if price.shared or any(price.gradients):
+                reached.add(op.checkpoint)  # it needs what was not kept: the region is run again
             for value in op.outputs:  # a value read k times sums k gradients
                 block[1] += max(0, arrivals.get(id(value), 0) - 1) * value.numel
-        for value, count, reader in _parameter_arrivals(self.trace, arrivals):
+        for op, price in zip(self.trace.ops, self._prices, strict=True):
+            if op.recomputed and op.checkpoint in reached:
+                block = costs[self.block_of[op.index]]
+                block[0] += price.paper_forward
+                block[1] += price.forward
+        for value, count, reader in _parameter_arrivals(self.trace, partial[2]):
             costs[self.block_of[reader]][1] += (count - 1) * value.numel
         return tuple(Cost(paper, real) for paper, real in costs)
 

@@ -29,8 +29,10 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from budgeted.budget.checkpointing import CheckpointedRegions, refusing_reentrant
+from budgeted.budget.compiled import Uncompiled, is_compiled_wrapper
 from budgeted.budget.refusals import CannotTrace, UnpricedBackward
 from budgeted.errors import BudgetedError
 
@@ -81,6 +83,8 @@ class Op:
     path: str  # qualified name of the innermost module that called it, "" for the root
     modules: tuple[nn.Module, ...]  # the calling modules, outermost first
     differentiable: bool
+    checkpoint: int | None = None  # number of the checkpointed region that it lies in
+    recomputed: bool = False  # whether it is run again when the backward reaches that region
 
     @property
     def out(self) -> Value:
@@ -138,7 +142,15 @@ def trace(
     token = _tracing.set(True)
     at = "model"
     try:
-        with torch.enable_grad(), fake, recorder.watching_modules(), recorder:
+        # whoever counts what is executed around us must not see this: nothing is
+        with (
+            _disable_current_modes(),
+            refusing_reentrant(),
+            torch.enable_grad(),
+            fake,
+            recorder.watching_modules(),
+            recorder,
+        ):
             outputs = double(*args, **kwargs)
             if loss is not None:
                 at = "loss"
@@ -174,11 +186,15 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
 
     def double(module: nn.Module) -> nn.Module:
         if id(module) not in doubles:
-            copy = module.__class__.__new__(module.__class__)
+            kind = Uncompiled if is_compiled_wrapper(module) else module.__class__
+            copy = kind.__new__(kind)
             doubles[id(module)] = copy
             for name, value in vars(module).items():
                 shallow = type(value) in (dict, list, set, OrderedDict)
                 object.__setattr__(copy, name, value.copy() if shallow else value)
+            copy._compiled_call_impl = None  # compiled code would run the module itself, not its double
+            if kind is Uncompiled:
+                vars(copy).pop("forward", None)
             for name, buffer in module._buffers.items():
                 copy._buffers[name] = None if buffer is None else fake.from_tensor(buffer)
             for name, child in module._modules.items():
@@ -198,6 +214,7 @@ class _Recorder(TorchDispatchMode):
         self._values: dict[int, Value] = {}
         self._tensors: list[tuple[Value, Tensor]] = []  # ids stay valid only while the tensors live
         self._aliases: dict[int, list[Tensor]] = {}
+        self._checkpoints = CheckpointedRegions()
         for name, parameter in model.named_parameters():
             value = Value(tuple(parameter.shape), True, parameter=len(self.trace.parameters))
             self.trace.parameters.append(parameter)
@@ -236,10 +253,7 @@ class _Recorder(TorchDispatchMode):
         if namespace in ("prim", "profiler"):  # questions about a tensor and marks, not work on it
             return func(*args, **kwargs)
         before = {id(t): self._value(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        if self._recomputed():
-            raise UnpricedBackward(
-                "the model uses gradient checkpointing, whose recomputation has no price: train it without checkpoint()"
-            )
+        region = self._checkpoints.enter()
         output = func(*args, **kwargs)
 
         def as_value(item: Any) -> Any:
@@ -264,6 +278,7 @@ class _Recorder(TorchDispatchMode):
             path=self._paths[-1] if self._paths else "",
             modules=tuple(self._stack),
             differentiable=torch.is_grad_enabled() and name not in _WITHOUT_GRADIENT,
+            checkpoint=region,
         )
         outputs: list[Value] = []
         aliases: list[Value] = []
@@ -286,12 +301,6 @@ class _Recorder(TorchDispatchMode):
         op.differentiable = op.differentiable or (bool(aliases) and torch.is_grad_enabled())
         self.trace.ops.append(op)
         return output
-
-    @staticmethod
-    def _recomputed() -> bool:
-        """Non-reentrant checkpointing shows by the hooks that it puts on saved tensors."""
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        return hooks is not None and "checkpoint" in getattr(hooks[0], "__module__", "")
 
     def _value(self, tensor: Tensor) -> Value:
         known = self._values.get(id(tensor))
@@ -323,7 +332,9 @@ class _Recorder(TorchDispatchMode):
                     f"{name} uses the custom function {type(tensor.grad_fn).__name__.removesuffix('Backward')}, "
                     "whose backward has no price (torch.autograd.Function): write it with torch operators"
                 )
-        self.trace.roots = [self._value(t) for t in _tensors_in(outputs) if _carries_gradient(t)]
+        for op, recomputed in zip(self.trace.ops, self._checkpoints.recomputed(), strict=True):
+            op.recomputed = recomputed
+        self.trace.roots = [self._value(t) for t in output_tensors(outputs)]
         if not self.trace.roots:
             raise CannotTrace(f"{name} gives no tensor that a gradient could come from: return a floating-point tensor")
         self._values.clear()
@@ -334,6 +345,11 @@ class _Recorder(TorchDispatchMode):
 
 def _carries_gradient(tensor: Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
+
+
+def output_tensors(outputs: Any) -> list[Tensor]:
+    """The tensors of a model's output that a gradient could come from, in the order of `Trace.roots`."""
+    return [tensor for tensor in _tensors_in(outputs) if _carries_gradient(tensor)]
 
 
 def _tensors_in(item: Any) -> list[Tensor]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from budgeted.freezing.adaptive import AdaptivePrefix, Criterion, criterion
 from budgeted.freezing.chain import Block, BlockChain, NoBlockChain, block_chain
-from budgeted.freezing.layer_freezing import BadLoss, FrozenStep, LayerFreezing
+from budgeted.freezing.given import BadLoss
+from budgeted.freezing.layer_freezing import FrozenStep, LayerFreezing
 from budgeted.freezing.policies import (
     ConstantPrefix,
     FreezingPolicy,

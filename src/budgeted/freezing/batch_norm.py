@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _NormBase  # batch and instance norms of 
 from torch.utils.hooks import RemovableHandle
 
 from budgeted.budget.trace import tracing
+from budgeted.freezing.hooks import only_for
 
 
 class HeldStatistics:
@@ -19,7 +20,8 @@ class HeldStatistics:
         self._before: dict[str, tuple[Tensor, ...]] = {}
         self._norms = {name: module for name, module in model.named_modules() if isinstance(module, _NormBase)}
         self._handles: list[RemovableHandle] = [
-            module.register_forward_pre_hook(self._remember(name)) for name, module in self._norms.items()
+            module.register_forward_pre_hook(only_for(module, self._remember(name)))
+            for name, module in self._norms.items()
         ]
 
     @property

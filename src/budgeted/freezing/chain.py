@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from budgeted.budget.compiled import INNER
 from budgeted.budget.trace import Trace, Value, trace
 from budgeted.errors import BudgetedError
 from budgeted.freezing.units import Granularity, Unit, depends, find_units, parameter_uses
@@ -47,6 +48,7 @@ class BlockChain:
     granularity: Granularity
     head: str  # module path of the last weighted layer
     feature: Value | None  # its input, the last feature
+    feature_of: str | None = None  # module that puts it out, where the head is no module but a product in a forward
     shared: dict[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of several blocks
     unused: tuple[str, ...] = ()  # parameters that the forward never reads
 
@@ -116,13 +118,18 @@ def chain_of_trace(model: nn.Module, traced: Trace, granularity: Granularity = "
         for index, group in enumerate(groups)
     )
     last_weight = max(op for unit in groups[-1] if unit.weighted for op in unit.readers)
+    head = traced.ops[last_weight].path
+    feature, feature_of = _input_of(traced, head), None
+    if not head or any(op.path.startswith(f"{head}.") for op in traced.ops):
+        feature, feature_of = _functional_input(traced, last_weight)
     return BlockChain(
         blocks=blocks,
         block_of=block_of,
         trace=traced,
         granularity=granularity,
-        head=traced.ops[last_weight].path,
-        feature=_input_of(traced, traced.ops[last_weight].path),
+        head=head,
+        feature=feature,
+        feature_of=feature_of,
         shared={name: tuple(sorted(found)) for name, found in users.items() if len(found) > 1},
         unused=tuple(name for name in traced.parameter_names if name not in users),
     )
@@ -136,6 +143,24 @@ def _input_of(traced: Trace, path: str) -> Value | None:
             if value.from_input and (value.producer is None or value.producer < start):
                 return value
     return None
+
+
+def _functional_input(traced: Trace, reader: int) -> tuple[Value | None, str | None]:
+    """What a product in a composite module's own forward reads, and the module whose output that is."""
+    read = {value.parameter for value in traced.ops[reader].inputs if value.parameter is not None}
+    uses = [op for parameter, ops in parameter_uses(traced).items() if parameter in read for op in ops]
+    product = max(uses, default=reader)
+    op = traced.ops[product]
+    while True:
+        value = next((value for value in op.inputs if value.from_input), None)
+        if value is None or value.producer is None:
+            return value, None
+        op, inner = traced.ops[value.producer], traced.ops[product].path
+        made_by = [path for path, _, end in traced.calls if path and end == op.index + 1 and path != inner]
+        if made_by:
+            return value, made_by[-1]  # the outermost ends last
+        if op.name not in _BEFORE_HEAD:
+            return value, None
 
 
 def _refuse_recurrence(model: nn.Module, traced: Trace) -> None:
@@ -180,7 +205,8 @@ def _join_light_units(units: list[Unit]) -> list[list[Unit]]:
 
 
 def _name(group: list[Unit]) -> str:
-    return next(unit.name for unit in group if unit.weighted)
+    name = next(unit.name for unit in group if unit.weighted)
+    return name.replace(f".{INNER}", "")
 
 
 def _assign(traced: Trace, inside: dict[int, str], number: dict[str, int], head: int) -> list[int]:

@@ -7,32 +7,52 @@ it is asked of autograd, for the last feature alone: that runs the loss and the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
+from budgeted.budget.compiled import INNER, is_compiled
 from budgeted.budget.trace import tracing
 from budgeted.errors import BudgetedError
+from budgeted.freezing.hooks import only_for
+from budgeted.freezing.loss_graph import CrossEntropy, LossGraph
 
 _IGNORED = -100  # the label that cross-entropy leaves out
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class NotPlainCrossEntropy(BudgetedError):
     """The closed form was asked for a loss that it does not hold for."""
 
 
+class GradientSize(NamedTuple):
+    """The squared norm of the gradient at the last feature."""
+
+    mean: float
+    """over the rows"""
+    rows: int
+    """samples, or tokens, that the loss reads"""
+    operations: int
+    """that finding it took, under rule `real`"""
+
+
 class FeatureGradient:
     """Watches the head for its input, and tells how large the loss gradient there is."""
 
-    def __init__(self, model: nn.Module, head: str) -> None:
+    def __init__(
+        self, model: nn.Module, head: str, graph: LossGraph | None = None, feature_of: str | None = None
+    ) -> None:
         self._model = model
         self._path = head
+        self._source = feature_of  # the head is a product in some forward: this module's output is its input
+        self._graph = graph
         self._feature: Tensor | None = None
         self.checked = False
-        self._handle: RemovableHandle | None = None
+        self._handles: list[RemovableHandle] = []
         self.find()
 
     def find(self) -> None:
@@ -40,7 +60,20 @@ class FeatureGradient:
         self.remove()
         self._head = self._model.get_submodule(self._path)
         self._weight = self._head._parameters.get("weight")
-        self._handle = self._head.register_forward_pre_hook(self._note, with_kwargs=True)
+        if self._source is not None:
+            source = self._model.get_submodule(self._source)
+            self._handles = [source.register_forward_hook(only_for(source, self._note_output))]
+            return
+        if self._path == "":
+            return  # the model's own input is not the last feature
+        # hooks go around compiled code: inside they would become a part of it
+        called = self._model.get_submodule(self._path.removesuffix(f".{INNER}"))
+        note, mark = only_for(called, self._note), only_for(called, self._mark)
+        if is_compiled(called) and called is self._head:
+            note, mark = torch.compiler.disable(note), torch.compiler.disable(mark)
+        self._handles = [called.register_forward_pre_hook(note, with_kwargs=True)]
+        if self._graph is not None:
+            self._handles.append(called.register_forward_hook(mark))
 
     def head_changed(self) -> bool:
         head = self._model.get_submodule(self._path)
@@ -51,25 +84,36 @@ class FeatureGradient:
         self._feature = None
 
     def remove(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def size(
-        self, loss: Tensor, logits: Tensor | None, targets: Tensor | None, price_of_autograd: Callable[[], int]
-    ) -> tuple[float, int]:
-        """Mean over rows of the squared norm, and the operations that finding it took (rule `real`)."""
-        if self._path == "" or self._feature is None:
+        self,
+        loss: Tensor,
+        logits: Tensor | None,
+        targets: Tensor | None,
+        price_of_autograd: Callable[[], int],
+        scale: float = 1.0,
+    ) -> GradientSize:
+        """How large the gradient is. Autograd is asked with the loss times `scale`, which is divided out again."""
+        if self._feature is None:
             raise BudgetedError(
                 f"the head {self._path or '(functional)'!r} was not called as a module in this forward, so the last "
                 "feature is not known: make the last layer a module that every forward calls"
             )
         if not self._feature.requires_grad:
-            return 0.0, 0  # nothing below the head is trained
-        if logits is None or targets is None:
-            rows = by_autograd(loss, self._feature)
-            return mean_square(rows), price_of_autograd() + 3 * rows.numel()
+            return GradientSize(0.0, 1, 0)  # nothing below the head is trained
         weight = self._weight
-        if not isinstance(self._head, nn.Linear) or weight is None:
+        linear = isinstance(self._head, nn.Linear) and weight is not None and self._source is None
+        if logits is None or targets is None:
+            found = self._graph.cross_entropy(loss) if self._graph is not None and linear else None
+            if found is None or weight is None:
+                return self._by_autograd(loss, price_of_autograd, scale)
+            rows = of_cross_entropy(found, weight)
+            cost = len(rows) * _products(weight) + 2 * found.targets.numel() + 1
+            return GradientSize(mean_square(rows), len(rows), cost)
+        if not linear or weight is None:
             raise NotPlainCrossEntropy(
                 f"the head {self._path!r} is no plain linear layer: leave logits and targets out of backward()"
             )
@@ -79,17 +123,42 @@ class FeatureGradient:
                 f"{tuple(logits.shape)}: leave both out of backward() for another loss"
             )
         rows = closed_form(logits, targets, weight)
-        classes, features = weight.shape
-        cost = len(rows) * (5 * classes + 1 + 2 * classes * features + 2 * features) + 1
+        cost = len(rows) * (4 * weight.shape[0] + _products(weight)) + 1
         if not self.checked:  # once, and charged like everything else that is run
             check_closed_form(rows, loss, self._feature)
             self.checked = True
             cost += price_of_autograd() + 6 * rows.numel()  # a mean, a difference and two norms
-        return mean_square(rows), cost
+        return GradientSize(mean_square(rows), len(rows), cost)
+
+    def _by_autograd(self, loss: Tensor, price: Callable[[], int], scale: float) -> GradientSize:
+        feature, operations = self._feature, 0
+        assert feature is not None
+        by_sample = isinstance(self._head, _CONVOLUTIONS)
+        for factor in dict.fromkeys((scale, 1.0)):  # a scale may be too high: then it is asked again without
+            rows = by_autograd(loss * factor if factor != 1.0 else loss, feature, by_sample)
+            size = mean_square(rows) / factor**2
+            operations += price() + 3 * rows.numel()
+            if size < float("inf"):
+                break
+        return GradientSize(size, len(rows), operations)
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if torch.is_grad_enabled() and not tracing():
             self._feature = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
+
+    def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.is_grad_enabled() and not tracing():
+            self._feature = next((t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)), None)
+
+    def _mark(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._graph is not None and torch.is_grad_enabled() and not tracing():
+            self._graph.mark_head(output)
+
+
+def _products(weight: Tensor) -> int:
+    """Per row: one pass over the classes, the product with the head's weight, the squared norm."""
+    classes, features = weight.shape
+    return classes + 1 + 2 * classes * features + 2 * features
 
 
 @torch.no_grad()
@@ -100,21 +169,38 @@ def closed_form(logits: Tensor, targets: Tensor, weight: Tensor, ignore_index: i
     kept = targets != ignore_index
     if not bool(kept.all()):
         logits, targets = logits[kept], targets[kept]
-    difference = F.softmax(logits, dim=1)
-    difference[torch.arange(len(targets), device=targets.device), targets] -= 1
-    return difference @ weight.detach().float()
+    return _difference(F.softmax(logits, dim=1), targets) @ weight.detach().float()
 
 
-def by_autograd(loss: Tensor, feature: Tensor) -> Tensor:
-    """The rows of the gradient of a mean loss, each scaled to its own sample's (or token's) loss; the graph is kept."""
-    rows = _rows(loss, feature)
-    if feature.ndim > 2:  # tokens that the loss ignores have no gradient
+@torch.no_grad()
+def of_cross_entropy(found: CrossEntropy, weight: Tensor) -> Tensor:
+    """The same rows from a cross-entropy found in the graph, times the factor that the loss has."""
+    logarithms, targets = found.log_probabilities.detach(), found.targets
+    kept = targets != found.ignored
+    if not bool(kept.all()):
+        logarithms, targets = logarithms[kept], targets[kept]
+    rows = _difference(logarithms.float().exp(), targets) @ weight.detach().float()
+    return rows if found.factor == 1.0 else rows * found.factor
+
+
+def _difference(probabilities: Tensor, targets: Tensor) -> Tensor:
+    probabilities[torch.arange(len(targets), device=targets.device), targets] -= 1
+    return probabilities
+
+
+def by_autograd(loss: Tensor, feature: Tensor, by_sample: bool = False) -> Tensor:
+    """The rows of the gradient of a mean loss, each scaled to its own sample's (or token's) loss; the graph is kept.
+
+    `by_sample`: the first dimension alone counts the rows (maps under a convolution), not all but the last.
+    """
+    rows = _rows(loss, feature, by_sample)
+    if feature.ndim > 2 and not by_sample:  # tokens that the loss ignores have no gradient
         reached = rows.abs().sum(1) > 0
         rows = rows if bool(reached.all()) else rows[reached]
     return rows * len(rows)
 
 
-def _rows(loss: Tensor, feature: Tensor) -> Tensor:
+def _rows(loss: Tensor, feature: Tensor, by_sample: bool = False) -> Tensor:
     try:
         (gradient,) = torch.autograd.grad(loss, feature, retain_graph=True)
     except RuntimeError as error:
@@ -122,7 +208,7 @@ def _rows(loss: Tensor, feature: Tensor) -> Tensor:
             f"the loss has no gradient at the last feature ({str(error).splitlines()[0]}): "
             "compute it from this model's newest output"
         ) from error
-    return gradient.float().reshape(-1, feature.shape[-1])
+    return gradient.float().flatten(1) if by_sample else gradient.float().reshape(-1, feature.shape[-1])
 
 
 def mean_square(rows: Tensor) -> float:

@@ -8,12 +8,11 @@
 
 The decision is taken after the forward pass. `loss.backward(inputs=trained)` then runs just the part of the graph that
 leads to a trained parameter; a frozen parameter has no gradient, so the optimizer leaves it and its state alone.
-The model is not wrapped: two hooks note the shape of its input and the last feature.
+The model is not wrapped: hooks note the shape of its input, the last feature and its output.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,21 +23,24 @@ from torch import Tensor, nn
 from budgeted.budget import NOTHING, BlockPrices, Cost, Ledger, Purpose, Rule, total
 from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.budget.pricing import Unpriced
-from budgeted.budget.trace import tracing
+from budgeted.budget.trace import output_tensors, tracing
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.batch_norm import HeldStatistics
-from budgeted.freezing.chain import BlockChain, NoBlockChain
+from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.feature_gradient import FeatureGradient
+from budgeted.freezing.given import BadLoss, Given, check_loss, refuse_trained_inputs
+from budgeted.freezing.hooks import only_for
+from budgeted.freezing.loss_graph import LossGraph
+from budgeted.freezing.part import Part, Parts
 from budgeted.freezing.policies import FreezingPolicy, StepView
+from budgeted.freezing.ranks import Ranks
 from budgeted.freezing.registry import policy as policy_by_name
 from budgeted.freezing.step_prices import Forward, StepPrices, cross_entropy_of
 from budgeted.freezing.units import Granularity
+from budgeted.freezing.view import step_view
 
 BatchNormStatistics = Literal["update", "hold"]
-
-
-class BadLoss(BudgetedError):
-    """A loss that cannot be trained on: not finite, not a scalar, or not the model's."""
+LossForPrice = Callable[[Any], Tensor] | Literal["graph"] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +56,12 @@ class FrozenStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A frozen set on one batch shape: who rests, who is trained, and the price."""
+class _Open:
+    """An optimizer step under way: what its first micro-batch decided, for those that follow."""
 
     frozen: frozenset[int]
-    modules: frozenset[str]
-    resting: list[nn.Parameter]
-    trained: list[nn.Parameter]
-    costs: Mapping[Purpose, Cost]
-    share: float
+    policy: dict[str, Any]  # the policy's state after the decision, before any gradient was looked at
+    optimizer: Cost
 
 
 class LayerFreezing:
@@ -75,25 +74,30 @@ class LayerFreezing:
         example: Tensor | Sequence[Any] = (),
         *,
         keywords: Mapping[str, Any] | None = None,
-        loss: Callable[[Any], Tensor] | None = cross_entropy_of,
+        loss: LossForPrice = cross_entropy_of,
         optimizer: torch.optim.Optimizer | None = None,
         ledger: Ledger | None = None,
         granularity: Granularity = "block",
         batch_norm: BatchNormStatistics = "update",
         criterion_rule: Rule = "real",
         unpriced: Unpriced = "refuse",
+        ranks: Ranks | None = None,
+        optimizer_price: OptimizerPrice | None = None,
     ) -> None:
         """
         model: any feed-forward module; it is not wrapped.
         policy: what to freeze, and when; a policy or its name.
         example: inputs like those of training (their shapes are used); `keywords` likewise.
-        loss: from the model's output to a loss, to price it; None leaves the loss out of the price.
+        loss: from the model's output to a loss, to price it; `graph` reads the price, and whether it is a plain
+            cross-entropy, from the graph of every loss that comes; None leaves the loss out of the price.
         optimizer: priced and charged if given.
         ledger: charged in every step if given; a step that it does not afford raises BudgetSpent before the backward.
         granularity: freeze whole blocks, or single layers.
         batch_norm: running statistics of a frozen block go on (`update`) or stay as they were (`hold`).
         criterion_rule: the rule whose prices the adaptive criterion weighs.
         unpriced: what to do about an operator without a price.
+        ranks: the processes that train this model together, if there are several.
+        optimizer_price: that of the optimizer, where it is known already.
         """
         for what, chosen, known in (
             ("granularity", granularity, Granularity),
@@ -108,20 +112,26 @@ class LayerFreezing:
         if isinstance(self.policy, type) or not isinstance(self.policy, FreezingPolicy):
             raise BudgetedError(f"{policy!r} is no freezing policy: give a name such as 'adaptive', or an object")
         self.ledger = ledger
-        self.prices = StepPrices(model, loss, granularity, unpriced)
+        self._graph = LossGraph(model, unpriced) if loss == "graph" else None
+        self.prices = StepPrices(model, None if isinstance(loss, str) else loss, granularity, unpriced)
         inputs = (example,) if isinstance(example, Tensor) else tuple(example)
         self.chain: BlockChain = self.prices.chain(self.prices.forward(inputs, keywords))
         self.step = 0
         self._optimizer = optimizer
-        self._optimizer_price = None if optimizer is None else OptimizerPrice(optimizer)
+        if optimizer is not None and optimizer_price is None:
+            optimizer_price = OptimizerPrice(optimizer)
+        self._parts = Parts(self.prices, self.chain, optimizer_price)
         self._criterion_rule: Rule = criterion_rule
+        self._ranks = ranks
         self._held = HeldStatistics(model) if batch_norm == "hold" else None
-        self._forwards: list[Forward] = []  # training forwards since the last backward
+        self._forwards: dict[int, Forward] = {}  # training forwards since the last backward, numbered
+        self._noted = 0
         self._ended = False
-        self._parts: dict[tuple[Forward, frozenset[int]], _Part] = {}
-        self._features = FeatureGradient(model, self.chain.head)
-        self._parameters = dict(model.named_parameters())
-        self._handle = model.register_forward_pre_hook(self._note_forward, with_kwargs=True)
+        self._open: _Open | None = None
+        self._features = FeatureGradient(model, self.chain.head, self._graph, self.chain.feature_of)
+        self._handles = [model.register_forward_pre_hook(only_for(model, self.note_forward), with_kwargs=True)]
+        if self._graph is not None:
+            self._handles.append(model.register_forward_hook(only_for(model, self._note_output)))
 
     # -- the user's side -----------------------------------------------------------------------------------
 
@@ -133,6 +143,8 @@ class LayerFreezing:
         *,
         decided: Callable[[Sequence[nn.Parameter]], None] | None = None,
         scaler: torch.amp.GradScaler | None = None,
+        more: bool = False,
+        look: bool = True,
     ) -> FrozenStep:
         """Decide what to freeze and run the backward pass without it.
 
@@ -140,12 +152,31 @@ class LayerFreezing:
         closed form; otherwise autograd is asked for the last feature alone. `decided` is told the frozen parameters
         just before the backward. With a `scaler` the loss is scaled for the backward and the gradients are unscaled
         (this needs the optimizer) before anything looks at them.
+
+        `more` leaves the step open: backwards that follow belong to the same optimizer step and freeze the same
+        blocks, until one comes without it or `end_step()` is called. The policy then looks at the sum of the gradients,
+        the scaler is left to unscale them when the optimizer steps, and the optimizer is charged at the end.
+        Without `look`, nothing looks at the gradients of this one and they are not yet averaged over the ranks.
         """
         self._ended = True  # whatever comes of it, the next forward starts a new step
-        step = self._backward(loss, logits, targets, decided, scaler)
+        if (logits is None) != (targets is None):
+            raise BudgetedError("give backward() both logits and targets, or neither")
+        if scaler is not None and self._optimizer is None and not more:
+            raise BudgetedError("a scaler unscales an optimizer's gradients: give LayerFreezing the optimizer")
+        value = check_loss(loss, self.step, self._forwards, self._ranks)
+        given = Given(loss, logits, targets, *self._read_by(loss), scaler, more, look)
+        step = self._backward(given, value, decided)
         self._forwards.clear()
         self._features.clear()
         return step
+
+    def end_step(self) -> None:
+        """The optimizer has stepped on what backwards with `more` gathered: the next one decides anew."""
+        if self._open is not None:
+            if self.ledger is not None:
+                self._charge({"optimizer": self._open.optimizer}, new_step=False)
+            self._open = None
+            self.step += 1
 
     def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
@@ -154,7 +185,7 @@ class LayerFreezing:
 
     def most(self, inputs: Tensor | Sequence[Any]) -> Cost:
         """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
-        everything = [p for p in self._parameters.values() if p.requires_grad]
+        everything = [p for p in self._parts.parameters.values() if p.requires_grad]
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
         step = self.price(inputs)
         cost = step.total + self._optimizer_cost(everything)
@@ -166,14 +197,14 @@ class LayerFreezing:
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
-        self._parameters = dict(self.model.named_parameters())
         self._features.find()
         self.prices.forget()
-        self._parts.clear()
+        self._parts.look_again()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
-        self._handle.remove()
+        for handle in self._handles:
+            handle.remove()
         self._features.remove()
         if self._held is not None:
             self._held.remove()
@@ -198,56 +229,98 @@ class LayerFreezing:
         self.step = int(state["step"])
         self.policy.load_state_dict(state["state"])
         self._features.checked = bool(state.get("closed_form_checked", False))
+        self._open = None
 
     # -- inside --------------------------------------------------------------------------------------------
 
+    def _read_by(self, loss: Tensor) -> tuple[list[Forward], tuple[Cost, Cost], tuple[nn.Parameter, ...]]:
+        """The forwards of this step by what the loss reads of them, what the loss costs, and its own parameters."""
+        if self._graph is None:
+            return list(self._forwards.values()), (NOTHING, NOTHING), ()
+        found = self._graph.price(loss)
+        read = {n: frozenset(index for number, index in found.outputs if number == n) for n in self._forwards}
+        forwards = [self.prices.reading(forward, read[number]) for number, forward in self._forwards.items()]
+        return forwards, (found.forward, found.backward), found.parameters
+
     def _backward(
-        self,
-        loss: Tensor,
-        logits: Tensor | None,
-        targets: Tensor | None,
-        decided: Callable[[Sequence[nn.Parameter]], None] | None,
-        scaler: torch.amp.GradScaler | None,
+        self, given: Given, value: float, decided: Callable[[Sequence[nn.Parameter]], None] | None
     ) -> FrozenStep:
-        value = self._check(loss)
-        if (logits is None) != (targets is None):
-            raise BudgetedError("give backward() both logits and targets, or neither")
-        if scaler is not None and self._optimizer is None:
-            raise BudgetedError("a scaler unscales an optimizer's gradients: give LayerFreezing the optimizer")
-        looked: list[Cost] = []
-        view = self._view(loss, logits, targets, looked)
-        before = self.policy.state_dict() if self.ledger is not None and self.ledger.compute is not None else None
-        part = self._part(self._decide(view))
-        costs: dict[Purpose, Cost] = {**part.costs, "fisher": total(looked)}
-        if before is not None and self.ledger is not None:
-            looks = getattr(self.policy, "looks", False)
-            looking = Cost(0, 2 * sum(parameter.numel() for parameter in part.trained) if looks else 0)
-            if not self.ledger.affords(total(costs.values()) + looking):
-                self.policy.load_state_dict(before)
-                if self._held is not None:
-                    self._held.restore(frozenset(self._held.names))  # a refused step leaves nothing behind
-                self.ledger.refuse(total(costs.values()) + looking)
-        for parameter in part.resting:
-            parameter.grad = None  # a zero left by zero_grad(set_to_none=False) would still move it by momentum
+        view = step_view(
+            given, self.step, self._parts, self.prices, self.chain, self._features, self._ranks, self._criterion_rule
+        )
+        limited = self.ledger is not None and self.ledger.compute is not None
+        before = self.policy.state_dict() if limited else None
+        first = self._open is None
+        if self._open is None:
+            part = self._parts.of(given.forwards, self._decide(view))
+            optimizer = part.costs["optimizer"] + self._optimizer_cost(given.beside)
+            opened = _Open(part.frozen, self.policy.state_dict(), optimizer) if given.more else None
+        else:
+            opened = self._open
+            self.policy.load_state_dict(opened.policy)  # what the micro-batch before showed is part of what comes now
+            part = self._parts.of(given.forwards, opened.frozen)
+        costs = self._costs(given, part)
+        if before is not None:
+            self._refuse_if_unpaid(costs, part, before)
+        if first:
+            for parameter in part.resting:
+                parameter.grad = None  # a zero left by zero_grad(set_to_none=False) would still move it by momentum
         if decided is not None:
             decided(part.resting)
-        self._run(loss if scaler is None else scaler.scale(loss), part.trained)
-        if scaler is not None and self._optimizer is not None:
-            scaler.unscale_(self._optimizer)
+        trained = [*part.trained, *given.beside]
+        self._run(given.loss if given.scaler is None else given.scaler.scale(given.loss), trained)
+        if given.look and self._ranks is not None:
+            costs["backward"] += Cost(0, self._ranks.average(trained))
+        if given.scaler is not None and self._optimizer is not None and not given.more:
+            given.scaler.unscale_(self._optimizer)
         if self._held is not None:
             self._held.restore(part.modules)
-        self.policy.after_backward(view, part.frozen)
-        costs["fisher"] = total(looked)
+        if given.look:
+            self.policy.after_backward(view, part.frozen)
+        costs["fisher"] = total(given.looked)
+        if opened is not None:
+            costs["optimizer"] = NOTHING  # charged once, when the step ends
         if self.ledger is not None:
-            self.ledger.charge(costs)
-        self.step += 1
+            self._charge(costs, new_step=first)
+        self._open = opened
+        if opened is None:
+            self.step += 1
+        elif not given.more:
+            self.end_step()
         return FrozenStep(part.frozen, costs, part.share, value)
+
+    def _costs(self, given: Given, part: Part) -> dict[Purpose, Cost]:
+        summed = sum(p.numel() for p in (*part.trained, *given.beside) if p.grad is not None)
+        return {
+            "forward": part.costs["forward"] + given.loss_costs[0],
+            "backward": part.costs["backward"] + given.loss_costs[1] + Cost(0, summed),
+            "optimizer": part.costs["optimizer"] + self._optimizer_cost(given.beside),
+            "fisher": total(given.looked),
+        }
+
+    def _refuse_if_unpaid(self, costs: Mapping[Purpose, Cost], part: Part, policy: dict[str, Any]) -> None:
+        """Raise BudgetSpent, with everything as it was, if this step may cost more than is left on any rank."""
+        assert self.ledger is not None
+        looks = getattr(self.policy, "looks", False)
+        cost = total(costs.values()) + Cost(0, 2 * sum(p.numel() for p in part.trained) if looks else 0)
+        unpaid = not self.ledger.affords(cost)
+        if unpaid if self._ranks is None else self._ranks.any(unpaid):
+            self.policy.load_state_dict(policy)
+            if self._held is not None:
+                self._held.restore(frozenset(self._held.names))  # a refused step leaves nothing behind
+            self.ledger.refuse(cost)
+
+    def _charge(self, costs: Mapping[Purpose, Cost], new_step: bool) -> None:
+        assert self.ledger is not None
+        self.ledger.charge(costs)
+        self.ledger.steps -= not new_step  # a step may be charged in several parts
 
     def _decide(self, view: StepView) -> frozenset[int]:
         answer = self.policy.decide(view)
         if not isinstance(answer, set | frozenset) or not all(isinstance(block, int) for block in answer):
             raise BudgetedError(f"the policy answered {answer!r}: it must answer with a set of block numbers")
-        return self.chain.check(answer)
+        frozen = self.chain.check(answer)
+        return frozen if self._ranks is None else self._ranks.agree(frozen, len(self.chain))
 
     def _run(self, loss: Tensor, trained: list[nn.Parameter]) -> None:
         if not trained:
@@ -260,104 +333,22 @@ class LayerFreezing:
         if all(old is None and parameter.grad is None for old, parameter in zip(had, trained, strict=True)):
             raise BadLoss("the loss does not depend on the model: no parameter got a gradient")
 
-    def _note_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def note_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A hook before the model's forward: what its price will depend on."""
         if torch.is_grad_enabled() and not tracing():
             if self._features.head_changed():
                 self.refresh()
             if self._ended:
                 self._forwards.clear()
                 self._ended = False
-            self._forwards.append(self.prices.forward(args, kwargs))
+            if self._graph is not None:
+                refuse_trained_inputs(args, kwargs)
+            self._noted += 1
+            self._forwards[self._noted] = self.prices.forward(args, kwargs)
 
-    def _part(self, frozen: frozenset[int]) -> _Part:
-        """What a frozen set means for the forwards of this step; worked out once per shape."""
-        parts = [self._part_of(forward, frozen) for forward in self._forwards]
-        if len(parts) == 1:
-            return parts[0]
-        costs: dict[Purpose, Cost] = {  # one optimizer step for all of them
-            "forward": total(part.costs["forward"] for part in parts),
-            "backward": total(part.costs["backward"] for part in parts),
-            "optimizer": parts[0].costs["optimizer"],
-        }
-        first = parts[0]
-        return _Part(frozen, first.modules, first.resting, first.trained, costs, first.share)
-
-    def _part_of(self, forward: Forward, frozen: frozenset[int]) -> _Part:
-        part = self._parts.get((forward, frozen))
-        if part is None:
-            chain = self.prices.chain(forward)
-            if chain.blocks != self.chain.blocks:
-                raise NoBlockChain(
-                    "this forward has other blocks than the example's (another mode, another branch): "
-                    "give LayerFreezing the model and an example as in training"
-                )
-            names = self.chain.frozen_parameters(frozen)
-            idle = names | set(self.chain.unused)
-            trained = [p for name, p in self._parameters.items() if p.requires_grad and name not in idle]
-            prices, full = self.prices.of(forward, frozen), self.prices.of(forward)
-            costs: dict[Purpose, Cost] = {
-                "forward": total(prices.forward),
-                "backward": total(prices.backward),
-                "optimizer": self._optimizer_cost(trained),
-            }
-            whole = total(full.backward).real
-            part = _Part(
-                frozen,
-                self.chain.modules_in(frozen),
-                [self._parameters[name] for name in sorted(names)],
-                trained,
-                costs,
-                1 - costs["backward"].real / whole if whole else 0.0,
-            )
-            self._parts[(forward, frozen)] = part
-        return part
+    def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
+        if self._graph is not None and torch.is_grad_enabled() and not tracing():
+            self._graph.mark_outputs(self._noted, output_tensors(output))
 
     def _optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
-        return NOTHING if self._optimizer_price is None else self._optimizer_price.step(trained)
-
-    def _view(self, loss: Tensor, logits: Tensor | None, targets: Tensor | None, looked: list[Cost]) -> StepView:
-        """What the policy may look at; what looking costs goes to `looked` (purpose `fisher`)."""
-        forward = self._forwards[-1]
-
-        def feature_gradient() -> float:
-            size, cost = self._features.size(loss, logits, targets, lambda: self.prices.to_feature(forward).real)
-            looked.append(Cost(0, cost))
-            return size
-
-        def squared_gradients() -> list[float]:
-            sums, elements = [], 0
-            for block in range(len(self.chain)):
-                gradients = [self._parameters[name].grad for name in self.chain.owned(block)]
-                present = [gradient for gradient in gradients if gradient is not None]
-                elements += sum(gradient.numel() for gradient in present)
-                sums.append(float(sum(float(torch.linalg.vector_norm(g)) ** 2 for g in present)))
-            looked.append(Cost(0, 2 * elements))
-            return sums
-
-        return StepView(
-            step=self.step,
-            blocks=len(self.chain),
-            full_cost=lambda: self.prices.of(forward).total.under(self._criterion_rule),
-            saved=lambda: self.prices.saved(forward, self._criterion_rule),
-            feature_gradient=feature_gradient,
-            squared_gradients=squared_gradients,
-        )
-
-    def _check(self, loss: Tensor) -> float:
-        if not isinstance(loss, Tensor):
-            raise BadLoss(f"the loss is a {type(loss).__name__}: give the tensor that the model's output leads to")
-        if loss.numel() != 1:
-            raise BadLoss(f"the loss has shape {tuple(loss.shape)}: reduce it to one number, as with .mean()")
-        if not loss.requires_grad:
-            raise BadLoss(
-                "the loss does not depend on the model: compute it from the model's output, with gradients enabled"
-            )
-        value = float(loss.item())
-        if not math.isfinite(value):
-            raise BadLoss(
-                f"the loss is {value} in step {self.step}: nothing was changed; lower the learning rate "
-                "or check the inputs"
-            )
-        if not self._forwards:
-            raise BadLoss("backward() came without a training forward: call the model, then backward(loss)")
-        return value
+        return self._parts.optimizer_cost(trained)

@@ -7,17 +7,21 @@ outputs are marked on their own nodes, and the walk from the loss stops there; a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
+from torch.utils._python_dispatch import _disable_current_modes
 
-from budgeted.budget import NOTHING, Cost, UnpricedOperator, prices
+from budgeted.budget import NOTHING, Cost, UnpricedOperator, UnpricedOperatorWarning, prices
+from budgeted.budget.pricing import Unpriced
 from budgeted.budget.refusals import UnpricedBackward
 from budgeted.budget.trace import Op, Value
 
@@ -38,6 +42,8 @@ class LossPrice:
     forward: Cost
     backward: Cost
     outputs: frozenset[tuple[int, int]]
+    parameters: tuple[nn.Parameter, ...]
+    """of the loss itself (a learned temperature, another module's): they are trained whatever is frozen"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,9 @@ class CrossEntropy:
 class LossGraph:
     """Marks what the model and its head put out, and reads the graph between there and the loss."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, unpriced: Unpriced = "refuse") -> None:
         self._model = model
+        self._unpriced: Unpriced = unpriced
         self._output = f"budgeted.output.{next(_counter)}"
         self._head = f"budgeted.head.{next(_counter)}"
         self._prices: dict[tuple[object, ...], tuple[Cost, Cost]] = {}
@@ -65,29 +72,33 @@ class LossGraph:
         """`outputs` are those of one forward, in the order in which the trace lists its roots."""
         for index, tensor in enumerate(outputs):
             if tensor.grad_fn is not None:
-                marks = tensor.grad_fn.metadata.setdefault(self._output, {})
+                marks = _notes(tensor.grad_fn).setdefault(self._output, {})
                 marks[tensor.output_nr] = (number, index)
 
     def mark_head(self, output: object) -> None:
         if isinstance(output, Tensor) and output.grad_fn is not None:
-            output.grad_fn.metadata[self._head] = True
+            _notes(output.grad_fn)[self._head] = True
 
     def price(self, loss: Tensor) -> LossPrice:
         """Walk from the loss to the model's outputs and price what lies between."""
         steps: list[tuple[Node, Op]] = []
         found: set[tuple[int, int]] = set()
+        leaves: dict[int, nn.Parameter] = {}
         arrivals: dict[tuple[int, int], tuple[int, int]] = {}  # gradients that meet at a value, and its elements
         seen: set[Node] = set()
         pending = [] if loss.grad_fn is None else [(loss.grad_fn, loss.output_nr)]
         while pending:
             node, number = pending.pop()
-            marks = node.metadata.get(self._output, {})
+            marks = _notes(node).get(self._output, {})
             if number in marks:
                 found.add(marks[number])
                 continue
-            if node in seen or node.name() == _LEAF:
+            if node in seen:
                 continue
             seen.add(node)
+            if node.name() == _LEAF:
+                leaves[id(node.variable)] = node.variable  # type: ignore[attr-defined]
+                continue
             op = _operator(node)
             self._refuse_inner_features(node, op)
             steps.append((node, op))
@@ -98,8 +109,10 @@ class LossGraph:
         sums = sum((count - 1) * elements for count, elements in arrivals.values())
         key = (sums, *((op.name, op.out.shape, *(value.shape for value in op.inputs)) for _, op in steps))
         if key not in self._prices:
-            self._prices[key] = _price(steps, sums)
-        return LossPrice(*self._prices[key], frozenset(found))
+            self._prices[key] = _price(steps, sums, self._unpriced)
+        for parameter in self._model.parameters() if leaves else ():
+            leaves.pop(id(parameter), None)  # a penalty on the model's own: the frozen set rules
+        return LossPrice(*self._prices[key], frozenset(found), tuple(leaves.values()))
 
     def cross_entropy(self, loss: Tensor) -> CrossEntropy | None:
         """The plain cross-entropy that the loss is, up to a constant factor; None if it is anything else."""
@@ -130,11 +143,11 @@ class LossGraph:
 
     def _is_heads_output(self, log_softmax: Node, classes: int) -> bool:
         node = _only(log_softmax)
-        while node is not None and self._head not in node.metadata:
-            if node.name() not in _SAME_NUMBERS or node._input_metadata[0].shape[-1:] != (classes,):
+        while node is not None and self._head not in _notes(node):
+            if node.name() not in _SAME_NUMBERS or _shape(node)[-1:] != (classes,):
                 return False
             node = _only(node)
-        return node is not None
+        return node is not None and _shape(node)[-1:] == (classes,)
 
     def _refuse_inner_features(self, node: Node, op: Op) -> None:
         """A loss on features from inside the model has parts of the model in its graph: they would be paid twice."""
@@ -143,11 +156,16 @@ class LossGraph:
         for below, _ in _below(node):
             while below.name() in ("TBackward0", "TransposeBackward0", *_SAME_NUMBERS) and (deeper := _only(below)):
                 below = deeper
-            if below.name() == _LEAF and any(below.variable is p for p in self._model.parameters()):
+            if below.name() == _LEAF and any(getattr(below, "variable", None) is p for p in self._model.parameters()):
                 raise UnpricedBackward(
                     "the loss reads something else than the model's outputs (a feature from inside it?), so it has no "
                     "price: return from the model what the loss needs, or give loss=function(output)"
                 )
+
+
+def _notes(node: Node) -> dict[str, Any]:
+    """A dictionary that lives as long as the node does."""
+    return cast(dict[str, Any], node.metadata)
 
 
 def _below(node: Node) -> Iterator[tuple[Node, int]]:
@@ -161,7 +179,12 @@ def _only(node: Node) -> Node | None:
 
 
 def _elements(node: Node, number: int) -> int:
-    return Value(tuple(node._input_metadata[number].shape), True).numel
+    return Value(_shape(node, number), True).numel
+
+
+def _shape(node: Node, number: int = 0) -> tuple[int, ...]:
+    """Shape of what the node's operator put out."""
+    return tuple(node._input_metadata[number].shape)
 
 
 def _saved(node: Node, name: str) -> Any:
@@ -182,42 +205,51 @@ def _constant_factor(node: Node) -> float | None:
         other = _saved(node, "self")
     if other is None or (isinstance(other, Tensor) and other.numel() != 1):
         return None
-    factor = float(other)
+    with _disable_current_modes():  # a mode would be given the number itself, where it expects a tensor
+        factor = float(other)
     return 1 / factor if node.name() == "DivBackward0" and factor else factor
 
 
 def _operator(node: Node) -> Op:
     """The forward operator behind a node, with shapes; what has no gradient counts as large as the output."""
-    name = _operator_name(node)
-    shape = tuple(node._input_metadata[0].shape)
+    name = _operator_name(node.name())
+    shape = _shape(node)
     out = Value(shape, True)
     inputs = tuple(
-        Value(shape if below is None else tuple(below._input_metadata[number].shape), True, from_input=True)
+        Value(shape if below is None else _shape(below, number), True, from_input=True)
         for below, number in node.next_functions
     )
     arguments: dict[str, Any] = dict(zip(_tensor_arguments(name), inputs, strict=False))
-    saved = {attribute.removeprefix("_saved_") for attribute in dir(node) if attribute.startswith("_saved_")}
-    if "alpha" in saved:
-        arguments["alpha"] = _saved(node, "alpha")
+    if name in ("add", "sub", "rsub"):
+        arguments["alpha"] = getattr(node, "_saved_alpha", 1)
     if name.startswith("nll_loss"):
         arguments["target"] = Value(tuple(_saved(node, "target").shape), False)
     return Op(name, 0, arguments, inputs, (out,), "", (), True)
 
 
-def _operator_name(node: Node) -> str:
-    found = re.fullmatch(r"(\w+)Backward\d+", node.name())
+@functools.cache
+def _operator_name(of_node: str) -> str:
+    found = re.fullmatch(r"(\w+)Backward\d+", of_node)
     if found is None:
         raise UnpricedBackward(
-            f"the loss uses the custom function {node.name().removesuffix('Backward')}, whose backward has no price "
+            f"the loss uses the custom function {of_node.removesuffix('Backward')}, whose backward has no price "
             "(torch.autograd.Function): write it with torch operators, or give loss=None to leave the loss out"
         )
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", found[1]).lower()
-    for name in (words, f"_{words}", f"{words}_forward", f"native_{words}", words.replace("_loss2d", "_loss2d_forward")):
+    words = re.sub(r"(\d)_d\b", r"\1d", words)
+    for name in (
+        words,
+        f"_{words}",
+        f"{words}_forward",
+        f"native_{words}",
+        words.replace("_loss2d", "_loss2d_forward"),
+    ):
         if prices.find(name) is not None:
             return name
     return words
 
 
+@functools.cache
 def _tensor_arguments(name: str) -> list[str]:
     packet = getattr(torch.ops.aten, name, None)
     if packet is None:
@@ -226,10 +258,12 @@ def _tensor_arguments(name: str) -> list[str]:
     return [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
 
 
-def _price(steps: list[tuple[Node, Op]], sums: int) -> tuple[Cost, Cost]:
-    missing = [f"{op.name} (in the loss)" for _, op in steps if prices.find(op.name) is None]
+def _price(steps: list[tuple[Node, Op]], sums: int, unpriced: Unpriced) -> tuple[Cost, Cost]:
+    missing = list(dict.fromkeys(f"{op.name} (in the loss)" for _, op in steps if prices.find(op.name) is None))
+    if missing and unpriced == "refuse":
+        raise UnpricedOperator(missing)
     if missing:
-        raise UnpricedOperator(list(dict.fromkeys(missing)))
+        warnings.warn(f"left out of the price: {', '.join(missing)}", UnpricedOperatorWarning, stacklevel=3)
     forward, backward = NOTHING, Cost(0, sums)
     for node, op in steps:
         function = prices.find(op.name)

@@ -6,7 +6,7 @@ The forward is traced once per input shape; every frozen set is then priced from
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from budgeted.budget import NOTHING, BlockPrices, Cost, Pricer, Rule, total, trace
+from budgeted.budget.compiled import compiled_paths
 from budgeted.budget.pricing import Unpriced
 from budgeted.errors import BudgetedError
-from budgeted.freezing.chain import BlockChain, chain_of_trace
+from budgeted.freezing.chain import BlockChain, NoBlockChain, chain_of_trace
 from budgeted.freezing.units import Granularity
 
 _VALUES = (bool, int, float, str, type(None))
@@ -29,6 +30,7 @@ class Forward:
     key: tuple[object, ...]
     inputs: tuple[Any, ...] = field(compare=False, repr=False)  # tensors without data
     keywords: Mapping[str, Any] = field(compare=False, repr=False)
+    read: frozenset[int] | None = None  # outputs that the loss reads; None: all of them
 
 
 @dataclass(slots=True)
@@ -77,6 +79,11 @@ class StepPrices:
             found = self._forwards[key] = Forward(key, *empty)
         return found
 
+    def reading(self, forward: Forward, outputs: frozenset[int]) -> Forward:
+        """The same forward under a loss that reads just these of its outputs."""
+        everything = len(self._at(forward).chain.trace.roots)
+        return forward if len(outputs) == everything else replace(forward, read=outputs)
+
     def chain(self, forward: Forward) -> BlockChain:
         return self._at(forward).chain
 
@@ -112,10 +119,30 @@ class StepPrices:
         shape = self._shapes.get(forward)
         if shape is None:
             traced = trace(self.model, forward.inputs, forward.keywords, self.loss)
+            if forward.read is not None:
+                traced.roots = [root for index, root in enumerate(traced.roots) if index in forward.read]
             chain = chain_of_trace(self.model, traced, self.granularity)
-            shape = _Shape(chain, Pricer(traced, chain.block_of, len(chain), unpriced=self.unpriced))
+            whole = self._compiled(chain)
+            shape = _Shape(chain, Pricer(traced, chain.block_of, len(chain), self.unpriced, whole))
             self._shapes[forward] = shape
         return shape
+
+    def _compiled(self, chain: BlockChain) -> list[str | None]:
+        """Per operator the compiled module that it lies in; one that holds several blocks is refused."""
+        paths = compiled_paths(self.model)
+        if not paths:
+            return []
+        found = [next((p for p in paths if f"{op.path}.".startswith(f"{p}.")), None) for op in chain.trace.ops]
+        for path in paths:
+            inside = {block for block, name in zip(chain.block_of, found, strict=True) if name == path}
+            weighted = [b for b in sorted(inside) if any(n.startswith(f"{path}.") for n in chain.blocks[b].parameters)]
+            if len(weighted) > 1:
+                first, second = (chain.blocks[block].name for block in weighted[:2])
+                raise NoBlockChain(
+                    f"{path} is compiled as a whole but holds several blocks ({first}, {second}), and a compiled "
+                    "backward runs as a whole: compile each block by itself"
+                )
+        return found
 
 
 def _facts(leaf: object) -> object:

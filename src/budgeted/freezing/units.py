@@ -2,7 +2,7 @@
 
 No table per architecture. Going down from the root:
 
-- a plain container (Sequential, ModuleList, ModuleDict) and the root are opened;
+- a plain container (Sequential, ModuleList, ModuleDict) and the root, with what it merely wraps, are opened;
 - a module that holds a run of like units with two weights or more each is a stage, and opened: two or more in a row
   if nothing but one tensor passes from each to the next, three or more if other tensors pass by (dense connections);
 - of the rest, a module whose class occurs several times (a residual block, a transformer layer) or inside which
@@ -85,6 +85,10 @@ class _Tree:
         for path, start, end in trace.calls:
             self.span.setdefault(path, (start, end))
         self._learned = _depends_on_parameters(trace)
+        self.roots = {""}  # the root, and what it merely wraps
+        inner = ""
+        while not self.readers[inner] and len(children := self._children(inner)) == 1:
+            self.roots.add(inner := children[0])
 
     def unit_of(self, path: str, granularity: Granularity) -> tuple[str | None, bool]:
         """The unit that a module at `path` lies in (None: it is opened) and whether that is a single layer."""
@@ -97,17 +101,17 @@ class _Tree:
 
     def _opened(self, path: str) -> bool:
         children = self._children(path)
-        if path == "":
-            return True
         if not children:
-            return False
+            return path == ""
+        if path in self.roots:
+            return True
         if type(self.modules[path]) in _CONTAINERS:
             return True
-        if self.readers[path]:  # works with parameters of its own between those of its children
-            return False
         chain = self._is_chain(path, children)
         if self._longest_run(path) >= (2 if chain else 3):
             return True
+        if self.readers[path]:  # works with parameters of its own between those of its children
+            return False
         return chain and self.classes[type(self.modules[path])] < 2
 
     def _children(self, path: str) -> list[str]:
@@ -180,8 +184,12 @@ def _depends_on_parameters(trace: Trace) -> set[int]:
 
 
 def parameter_uses(trace: Trace) -> dict[int, list[int]]:
-    """For every parameter the operators that apply it to data, reached through views and reshapes of it."""
+    """For every parameter the operators that apply it to data, reached through views and reshapes of it.
+
+    Learned queries and latents are data too: a product of them with a weight is a use of the weight.
+    """
     carries: dict[int, set[int]] = {}  # value -> parameters that it is made of, as long as no data is in it
+    data: set[int] = set()  # values made by such products
     uses: dict[int, list[int]] = {}
     for op in trace.ops:
         parameters: set[int] = set()
@@ -189,12 +197,12 @@ def parameter_uses(trace: Trace) -> dict[int, list[int]]:
             if value.parameter is not None:
                 parameters.add(value.parameter)
             parameters |= carries.get(id(value), set())
-        if not parameters:
-            continue
-        if any(value.from_input for value in op.outputs):
+        reads_data = any(value.from_input or id(value) in data for value in (*op.inputs, *op.outputs))
+        if reads_data or (op.name in _PRODUCTS and len(parameters) > 1):
+            data.update(id(value) for value in op.outputs)
             for parameter in parameters:
                 uses.setdefault(parameter, []).append(op.index)
-        else:
+        elif parameters:
             for value in op.outputs:
                 carries[id(value)] = parameters
     return uses

@@ -73,16 +73,23 @@ class VisionTransformer(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """What the head reads: the class token after the final norm."""
-        height, across = images.shape[-2:]
-        if (height, across) != self.size:
-            shrinks = height > self.size[0] or across > self.size[1]  # without smoothing, pixels would be dropped
-            images = F.interpolate(images, self.size, mode="bilinear", antialias=shrinks)
+        images = brought_to(self.size, images)
         tokens: Tensor = self.vit(images).last_hidden_state
         return tokens[:, 0]
 
     def forward(self, images: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(images))
         return logits
+
+
+def brought_to(size: tuple[int, int], images: Tensor) -> Tensor:
+    """Larger sides are averaged down, so that no pixel is dropped; smaller ones grow, bilinear."""
+    height, across = images.shape[-2:]
+    if height > size[0] or across > size[1]:
+        images = F.adaptive_avg_pool2d(images, (min(height, size[0]), min(across, size[1])))
+    if images.shape[-2:] != size:
+        images = F.interpolate(images, size, mode="bilinear")
+    return images
 
 
 def vision_transformer(shape: ViTShape, classes: int, image: ImageShape) -> VisionTransformer:

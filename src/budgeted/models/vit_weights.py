@@ -68,7 +68,7 @@ def _checked_config(shape: ViTShape, image: ImageShape, folder: Path) -> tuple[V
             f"the weights in {folder} are of another model or other images: {', '.join(others)}; "
             "choose the model that they are of"
         )
-    side, patch = theirs.image_size, theirs.patch_size
+    side, patch = theirs.image_size, shape.patch_for(image)
     height, across = (side, side) if isinstance(side, int) else side
     theirs.hidden_dropout_prob = theirs.attention_probs_dropout_prob = 0.0  # a run must repeat: see vit.py
     return theirs, (height // patch, across // patch)

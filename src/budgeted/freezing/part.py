@@ -1,0 +1,87 @@
+"""What a frozen set means for one step: who rests, who is trained, and the price; worked out once per batch shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from budgeted.budget import NOTHING, Cost, Purpose, total
+from budgeted.budget.optimizer import OptimizerPrice
+from budgeted.freezing.chain import BlockChain, NoBlockChain
+from budgeted.freezing.step_prices import Forward, StepPrices
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A frozen set on one batch shape."""
+
+    frozen: frozenset[int]
+    modules: frozenset[str]
+    resting: list[nn.Parameter]
+    trained: list[nn.Parameter]
+    costs: Mapping[Purpose, Cost]
+    share: float
+
+
+class Parts:
+    """Works out and remembers the parts of one model."""
+
+    def __init__(self, prices: StepPrices, chain: BlockChain, optimizer: OptimizerPrice | None) -> None:
+        self._prices = prices
+        self._chain = chain
+        self._optimizer = optimizer
+        self._known: dict[tuple[Forward, frozenset[int]], Part] = {}
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Parameters were replaced: forget what was worked out."""
+        self.parameters = dict(self._prices.model.named_parameters())
+        self._known.clear()
+
+    def of(self, forwards: Sequence[Forward], frozen: frozenset[int]) -> Part:
+        """The part of a step with these forwards; one optimizer step for all of them."""
+        parts = [self._of(forward, frozen) for forward in forwards]
+        if len(parts) == 1:
+            return parts[0]
+        costs: dict[Purpose, Cost] = {
+            "forward": total(part.costs["forward"] for part in parts),
+            "backward": total(part.costs["backward"] for part in parts),
+            "optimizer": parts[0].costs["optimizer"],
+        }
+        return replace(parts[0], costs=costs)
+
+    def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
+        return NOTHING if self._optimizer is None else self._optimizer.step(trained)
+
+    def _of(self, forward: Forward, frozen: frozenset[int]) -> Part:
+        part = self._known.get((forward, frozen))
+        if part is None:
+            part = self._known[(forward, frozen)] = self._work_out(forward, frozen)
+        return part
+
+    def _work_out(self, forward: Forward, frozen: frozenset[int]) -> Part:
+        if self._prices.chain(forward).blocks != self._chain.blocks:
+            raise NoBlockChain(
+                "this forward has other blocks than the example's (another mode, another branch): "
+                "give LayerFreezing the model and an example as in training"
+            )
+        names = self._chain.frozen_parameters(frozen)
+        idle = names | set(self._chain.unused)
+        trained = [p for name, p in self.parameters.items() if p.requires_grad and name not in idle]
+        prices, full = self._prices.of(forward, frozen), self._prices.of(forward)
+        costs: dict[Purpose, Cost] = {
+            "forward": total(prices.forward),
+            "backward": total(prices.backward),
+            "optimizer": self.optimizer_cost(trained),
+        }
+        whole = total(full.backward).real
+        return Part(
+            frozen,
+            self._chain.modules_in(frozen),
+            [self.parameters[name] for name in sorted(names)],
+            trained,
+            costs,
+            1 - costs["backward"].real / whole if whole else 0.0,
+        )

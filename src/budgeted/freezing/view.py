@@ -1,0 +1,55 @@
+"""What a policy may look at in one step; what looking costs is noted where it happens."""
+
+from __future__ import annotations
+
+import torch
+
+from budgeted.budget import Cost, Rule
+from budgeted.freezing.chain import BlockChain
+from budgeted.freezing.feature_gradient import FeatureGradient
+from budgeted.freezing.given import Given
+from budgeted.freezing.part import Parts
+from budgeted.freezing.policies import StepView
+from budgeted.freezing.ranks import Ranks
+from budgeted.freezing.step_prices import StepPrices
+
+
+def step_view(
+    given: Given,
+    step: int,
+    parts: Parts,
+    prices: StepPrices,
+    chain: BlockChain,
+    features: FeatureGradient,
+    ranks: Ranks | None,
+    rule: Rule,
+) -> StepView:
+    """What the policy may look at; what looking costs goes to `looked` (purpose `fisher`)."""
+    forward = given.forwards[-1]
+    of_loss = given.loss_costs[0] + given.loss_costs[1]
+
+    def feature_gradient() -> float:
+        cost = lambda: (prices.to_feature(forward) + given.loss_costs[1]).real  # noqa: E731
+        size = features.size(given.loss, given.logits, given.targets, cost, given.scale)
+        given.looked.append(Cost(0, size.operations))
+        return size.mean if ranks is None else ranks.mean(size.mean, size.rows)
+
+    def squared_gradients() -> list[float]:
+        sums, elements = [], 0
+        scale = given.scale if given.more else 1.0  # the last one has unscaled them
+        for block in range(len(chain)):
+            gradients = [parts.parameters[name].grad for name in chain.owned(block)]
+            present = [gradient for gradient in gradients if gradient is not None]
+            elements += sum(gradient.numel() for gradient in present)
+            sums.append(float(sum((float(torch.linalg.vector_norm(g)) / scale) ** 2 for g in present)))
+        given.looked.append(Cost(0, 2 * elements))
+        return sums
+
+    return StepView(
+        step=step,
+        blocks=len(chain),
+        full_cost=lambda: (prices.of(forward).total + of_loss).under(rule),
+        saved=lambda: prices.saved(forward, rule),
+        feature_gradient=feature_gradient,
+        squared_gradients=squared_gradients,
+    )

@@ -1,0 +1,1 @@
+"""Freezing inside other people's training loops."""

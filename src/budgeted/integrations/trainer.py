@@ -1,0 +1,270 @@
+"""Layer freezing inside the Hugging Face Trainer.
+
+    trainer = Trainer(model, arguments, train_dataset=data)
+    freezing = freeze_in(trainer, "adaptive")
+    trainer.train()
+
+The Trainer runs its backward through its accelerator. While it trains, that one method is replaced on that one object;
+neither the Trainer's class nor the model is changed. One decision is taken per optimizer step, however many batches
+are accumulated for it. The state goes into the Trainer's own checkpoints, and training resumes exactly.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from budgeted.budget import BudgetSpent, Compute, Cost, Ledger, parse_compute
+from budgeted.budget.trace import tracing
+from budgeted.errors import BudgetedError
+from budgeted.freezing import BlockChain, FreezingPolicy, LayerFreezing
+from budgeted.freezing import policy as policy_by_name
+
+try:
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as missing:
+    raise BudgetedError(
+        "freezing in a Trainer needs transformers and accelerate: pip install 'budgeted[transformers]'"
+    ) from missing
+
+log = logging.getLogger("budgeted")
+KEY = "budgeted.freezing"  # of the state in trainer_state.json
+
+
+def freeze_in(
+    trainer: Trainer,
+    policy: FreezingPolicy | str = "adaptive",
+    *,
+    budget: Compute | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> TrainerFreezing:
+    """Freeze blocks in every step of `trainer.train()`.
+
+    policy: what to freeze, and when: a policy, or its name with `settings`, as in `"constant", n=4`.
+    budget: compute after which training stops, as in "20TFLOP" (rule `real`) or "10TMAC" (rule `paper`).
+    options: of `LayerFreezing`, such as granularity, batch_norm or unpriced.
+    """
+    if settings and not isinstance(policy, str):
+        raise BudgetedError(f"{', '.join(settings)}: settings go with a policy's name; this policy is built already")
+    callbacks = trainer.callback_handler.callbacks
+    if any(isinstance(callback, TrainerFreezing) for callback in callbacks):
+        raise BudgetedError("this Trainer freezes already: call remove() on the first before another freeze_in()")
+    built = policy_by_name(policy, **settings) if isinstance(policy, str) else policy
+    freezing = TrainerFreezing(trainer, built, parse_compute(budget) if isinstance(budget, str) else budget, options)
+    callbacks.insert(0, freezing)  # before those that print or send the logs, so that they see what is added
+    return freezing
+
+
+class TrainerFreezing(TrainerCallback):
+    """What `freeze_in` puts into a Trainer: decides, runs the backward, charges, logs and saves."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        policy: FreezingPolicy,
+        compute: Compute | None,
+        options: Mapping[str, Any] | None,
+    ) -> None:
+        self.trainer = trainer
+        self.ledger = Ledger(compute)
+        self.budget_spent = False
+        self._policy, self._compute, self._options = policy, compute, dict(options or {})
+        self._engine: LayerFreezing | None = None
+        self._saved: Mapping[str, Any] | None = None
+        self._shares, self._backwards = 0.0, 0
+        self._handles: list[RemovableHandle] = []
+
+    # -- what it tells -----------------------------------------------------------------------------------------
+
+    @property
+    def spent(self) -> Cost:
+        """What this training spent so far, sittings before a resume included."""
+        return self.ledger.spent
+
+    @property
+    def frozen_share(self) -> float:
+        """Share of the backward that was not run (rule `real`), over all backwards."""
+        return self._shares / self._backwards if self._backwards else 0.0
+
+    @property
+    def engine(self) -> LayerFreezing:
+        """The `LayerFreezing` at work: there once the first batch has been seen."""
+        if self._engine is None:
+            raise BudgetedError("the blocks are not known yet: they are found with the first batch of train()")
+        return self._engine
+
+    @property
+    def chain(self) -> BlockChain:
+        """The blocks, stem first, head last."""
+        return self.engine.chain
+
+    def remove(self) -> None:
+        """Take everything out of the Trainer and off the model."""
+        self._release()
+        self._take_hooks_off()
+        self.trainer.callback_handler.callbacks.remove(self)
+
+    # -- what the Trainer calls ----------------------------------------------------------------------------------
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._refuse_what_is_not_covered(args)
+        self._take_hooks_off()
+        self.ledger, self.budget_spent = Ledger(self._compute), False
+        self._shares, self._backwards = 0.0, 0
+        self._saved = _states(state).get(KEY)
+        if self._saved is not None:
+            self.ledger.load_state_dict(self._saved["ledger"])
+            self._shares, self._backwards = float(self._saved["shares"]), int(self._saved["backwards"])
+        elif state.global_step:
+            log.warning(
+                "the checkpoint was made without freezing: its averages start anew in step %d", state.global_step
+            )
+        self._handles.append(self._model.register_forward_pre_hook(self._see_first, with_kwargs=True))
+        self.trainer.accelerator.backward = self._backward
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.engine.end_step()
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # before the Trainer saves, if it does in this step
+        _states(state)[KEY] = {
+            "freezing": self.engine.state_dict(),
+            "ledger": self.ledger.state_dict(),
+            "shares": self._shares,
+            "backwards": self._backwards,
+        }
+        if self.budget_spent:
+            control.should_training_stop = True
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        found: dict[str, float] = {
+            "spent_mac": self.spent.paper,
+            "spent_flop": self.spent.real,
+            "frozen_share": self.frozen_share,
+        }
+        if logs is not None and "loss" in logs:  # of training, not of an evaluation
+            logs.update(found)
+            if state.log_history:
+                state.log_history[-1].update(found)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._release()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def _model(self) -> nn.Module:
+        model = self.trainer.model
+        assert isinstance(model, nn.Module)
+        return model
+
+    def _see_first(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """The first training forward: its inputs show the shapes."""
+        if not module.training or tracing():
+            return
+        self._handles.pop().remove()
+        optimizer = self.trainer.optimizer
+        with _own_forward(module):
+            self._engine = LayerFreezing(
+                module,
+                copy.deepcopy(self._policy),  # another train() starts as this one did
+                args,
+                keywords=kwargs,
+                loss="graph",
+                optimizer=getattr(optimizer, "optimizer", optimizer),  # inside the accelerator's wrapper
+                ledger=self.ledger,
+                **self._options,
+            )
+        if self._saved is not None:
+            self._engine.load_state_dict(self._saved["freezing"])
+        self._engine.note_forward(module, args, kwargs)  # its own hook is too late for this one
+
+    def _backward(self, loss: Tensor, **kwargs: Any) -> None:
+        """In place of the accelerator's."""
+        accelerator = self.trainer.accelerator
+        if kwargs:
+            raise BudgetedError(
+                f"the Trainer's backward got {', '.join(kwargs)}: freezing does not cover this optimizer"
+            )
+        if self.budget_spent:  # a later batch of the step that could not be paid
+            return
+        try:
+            with _own_forward(self._model):
+                step = self.engine.backward(
+                    loss / accelerator.gradient_accumulation_steps,
+                    scaler=accelerator.scaler,
+                    more=True,  # until the optimizer has stepped
+                    look=accelerator.sync_gradients,
+                )
+        except BudgetSpent as error:
+            self.budget_spent = True
+            self._model.zero_grad()  # so that the optimizer moves nothing in this step
+            log.warning("training stops in step %d: %s", self.trainer.state.global_step, error)
+            return
+        self._shares += step.frozen_share
+        self._backwards += 1
+
+    def _refuse_what_is_not_covered(self, args: TrainingArguments) -> None:
+        accelerator = self.trainer.accelerator
+        for what, present in (
+            (f"training over processes ({accelerator.distributed_type.value})",
+             accelerator.distributed_type.value != "NO"),
+            ("several GPUs in one process (n_gpu)", args.n_gpu > 1),
+            ("torch_compile", args.torch_compile),
+        ):  # fmt: skip
+            if present:
+                raise BudgetedError(f"freezing in a Trainer does not cover {what}: train without it")
+
+    def _release(self) -> None:
+        """The accelerator's own backward again."""
+        vars(self.trainer.accelerator).pop("backward", None)
+
+    def _take_hooks_off(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._engine is not None:
+            self._engine.remove()
+        self._engine = None
+
+
+@contextmanager
+def _own_forward(model: nn.Module) -> Iterator[None]:
+    """The model's own forward, for whatever is traced inside.
+
+    For mixed precision accelerate gives the model a forward that is bound to this very object; a trace, which runs a
+    stand-in, would run the model itself. Prices do not depend on the precision.
+    """
+    patched = vars(model).pop("forward", None)
+    try:
+        yield
+    finally:
+        if patched is not None:
+            vars(model)["forward"] = patched
+
+
+def _states(state: TrainerState) -> dict[str, Any]:
+    """What the Trainer writes into trainer_state.json for its callbacks, by name."""
+    states: Any = state.stateful_callbacks
+    assert isinstance(states, dict)
+    return states

@@ -38,7 +38,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     data = streams.load("cifar10", arguments.data)
     images = torch.from_numpy(np.ascontiguousarray(data.train_images[:5048])).float().div_(255).sub_(0.47).div_(0.25)
     images = images.contiguous(memory_format=torch.channels_last)
@@ -46,7 +46,7 @@ def main() -> None:
     model = models.build("resnet32", classes=10).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
     for _ in range(arguments.steps):
-        drawn = torch.randint(0, 5000, (BATCH,))
+        drawn = torch.randint(0, 5000, (BATCH,), generator=generator)
         optimizer.zero_grad()
         cross_entropy(model(images[drawn]), labels[drawn]).backward()
         optimizer.step()

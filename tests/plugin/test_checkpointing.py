@@ -21,6 +21,7 @@ from budgeted.audit import ExecutedOps
 from budgeted.budget import UnpricedOperator, total
 from budgeted.plugin import AdaptiveFreezing
 from tests.nets import DecoderLayer, Separable, seeded
+from tests.plugin.charged import most_frozen
 
 again = partial(checkpoint, use_reentrant=False)
 
@@ -143,18 +144,7 @@ def test_gradients_equal_those_without_checkpoints(name: str) -> None:
 def test_adaptive_freezing_trains_with_checkpoints() -> None:
     build, inputs, targets = CASES["images"]
     model = seeded(build)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
-    freezing = AdaptiveFreezing(model, optimizer, ema=1.0, ema_start="first")
-    sizes = []
-    for _ in range(6):
-        optimizer.zero_grad()
-        before = freezing.spent
-        with ExecutedOps() as executed:
-            freezing.backward(loss_of(model(inputs), targets))
-            optimizer.step()
-        assert (freezing.spent - before).real == pytest.approx(executed.total, rel=0.01)
-        sizes.append(len(freezing.frozen))
-    assert max(sizes) > 0
+    assert most_frozen(model, loss_of, inputs, targets, steps=6) > 0
 
 
 class Reentrant(nn.Module):

@@ -17,6 +17,7 @@ from budgeted.freezing.feature_gradient import FeatureGradient, mean_square, of_
 from budgeted.freezing.loss_graph import LossGraph
 from budgeted.plugin import AdaptiveFreezing
 from tests.nets import SmallDecoder, seeded
+from tests.plugin.charged import most_frozen
 
 Loss = Callable[[Tensor], Tensor]
 _draws = torch.Generator().manual_seed(4)
@@ -159,18 +160,7 @@ def test_training_with_other_losses_freezes_and_charges_what_it_executes(name: s
     elif name == "multi-label":
         loss_of = F.binary_cross_entropy_with_logits
     inputs = torch.randn(4, 3, 12, 12, generator=generator)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
-    freezing = AdaptiveFreezing(model, optimizer, ema=1.0, ema_start="first")
-    most = 0
-    for _ in range(8):
-        optimizer.zero_grad()
-        before = freezing.spent
-        with ExecutedOps() as executed:
-            freezing.backward(loss_of(model(inputs), targets))
-            optimizer.step()
-        assert (freezing.spent - before).real == pytest.approx(executed.total, rel=0.01)
-        most = max(most, len(freezing.frozen))
-    assert most > 0
+    assert most_frozen(model, loss_of, inputs, targets, steps=8) > 0
 
 
 def test_losses_without_a_price_are_refused_or_left_out() -> None:

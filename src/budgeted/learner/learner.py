@@ -112,10 +112,6 @@ class Learner:
             )
         if not math.isfinite(iterations) or iterations < 0:
             raise BudgetedError(f"iterations per sample must not be negative or endless, got {iterations}")
-        if own.batch_size < 2:
-            raise BudgetedError(
-                f"iterations must not be negative and batch_size at least 2: {iterations}, {own.batch_size}"
-            )
         if slots is None and self.budget.bytes is not None:
             raise BudgetedError("a memory without end fits no byte budget: give slots, or leave the bytes out")
         if slots is not None and self.method.selection == "unlimited":

@@ -114,7 +114,10 @@ def draw_vit(name: str, module: nn.Module, generator: torch.Generator) -> None:
     """Fill one module's own parameters: small normal weights, zero biases, norms of one; the head as every head."""
     own = dict(module.named_parameters(recurse=False))
     if [*module.buffers(recurse=False)]:  # left alone it would keep whatever bytes its memory held
-        raise NotImplementedError(f"no initialisation for the buffers of {type(module).__name__} at {name!r}")
+        raise BudgetedError(
+            f"this version of transformers keeps buffers in {type(module).__name__} at {name!r}, which no seed fills: "
+            "install one that the extra `transformers` allows"
+        )
     if name == "head":
         bound = 1 / math.sqrt(own["weight"].shape[1])
         for parameter in own.values():

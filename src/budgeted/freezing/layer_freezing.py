@@ -263,7 +263,7 @@ class LayerFreezing:
         if before is not None:
             self._refuse_if_unpaid(costs, part, before)
         if first:
-            for parameter in part.resting:
+            for parameter in [p for p in part.resting if p.grad is not None]:
                 parameter.grad = None  # a zero left by zero_grad(set_to_none=False) would still move it by momentum
         if decided is not None:
             decided(part.resting)

@@ -53,7 +53,7 @@ class Parts:
         return replace(parts[0], costs=costs)
 
     def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
-        return NOTHING if self._optimizer is None else self._optimizer.step(trained)
+        return self._optimizer.step(trained) if self._optimizer is not None and trained else NOTHING
 
     def _of(self, forward: Forward, frozen: frozenset[int]) -> Part:
         part = self._known.get((forward, frozen))

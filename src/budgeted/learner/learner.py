@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing import FrozenStep, LayerFreezing, policy
 from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
+from budgeted.learner.fused_step import FusedStep
 from budgeted.learner.generators import Generators
 from budgeted.learner.head import grow
 from budgeted.learner.parts import make_optimizer, make_retrieval, make_schedule, make_selection
@@ -129,9 +129,7 @@ class Learner:
         self.optimizer = make_optimizer(own, self.model.parameters())
         steps = None if data.samples is None else max(1, int(data.samples * iterations))
         self.schedule = make_schedule(own, self.optimizer, steps)
-        # without torch's profiling around it, which takes as long as the update of a small model
-        bare = None if self.schedule is not None else getattr(type(self.optimizer).step, "__wrapped__", None)
-        self._update = self.optimizer.step if bare is None else partial(bare, self.optimizer)
+        self._update = FusedStep(self.optimizer)
         self.scaler = torch.amp.GradScaler(self.device.type) if own.autocast == "float16" else None
         self.freezing = LayerFreezing(
             self.model,

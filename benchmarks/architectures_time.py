@@ -1,0 +1,109 @@
+"""Does time fall with the price on other architectures than ResNets? The ten of `tests/plugin/architectures.py`.
+
+One thread, CPU time, a batch 16 times that of the tests (whose steps are so short that Python is most of them). Nothing
+frozen, half of the blocks and all but the head take turns in an order drawn anew in every round; the median counts.
+
+    python benchmarks/architectures_time.py --rounds 40 --json results/timing/architectures.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from budgeted.budget import total
+from budgeted.freezing import NeverFreeze, StepView
+from budgeted.learner.fused_step import FusedStep
+from budgeted.plugin import AdaptiveFreezing
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the architectures are the tests'
+from tests.nets import seeded
+from tests.plugin.architectures import TEN_ARCHITECTURES, Architecture
+
+
+class Chosen(NeverFreeze):
+    """The benchmark says how many blocks rest."""
+
+    n = 0
+
+    def decide(self, view: StepView) -> frozenset[int]:
+        return frozenset(range(type(self).n))
+
+
+def larger(tensor: Tensor, times: int) -> Tensor:
+    return tensor.repeat(times, *[1] * (tensor.dim() - 1))
+
+
+def measure(case: Architecture, times: int, rounds: int, seed: int) -> list[dict[str, float]]:
+    model = seeded(case.build)
+    inputs = tuple(larger(tensor, times) for tensor in case.inputs)
+    keywords = {name: larger(value, times) for name, value in case.keywords.items()}
+    targets = larger(case.targets, times)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=1e-4, fused=True)
+    update = FusedStep(optimizer)
+    freezing = AdaptiveFreezing(model, policy=Chosen(), optimizer=optimizer, example=inputs, keywords=keywords)
+    blocks = len(freezing.chain)
+    prefixes = sorted({0, blocks // 2, blocks - 1})
+    seconds: dict[int, list[float]] = {n: [] for n in prefixes}
+    costs: dict[int, int] = {}
+    order = np.random.default_rng(seed)
+    for round_number in range(rounds + 2):
+        for n in order.permutation(prefixes):
+            Chosen.n = int(n)
+            start = time.process_time()
+            optimizer.zero_grad()
+            step = freezing.backward(case.loss(model(*inputs, **keywords), targets))
+            update()
+            elapsed = time.process_time() - start
+            if round_number >= 2:  # the first rounds trace, price and warm the caches
+                seconds[int(n)].append(elapsed)
+            costs[int(n)] = total(step.costs.values()).real
+    freezing.remove()
+    full = statistics.median(seconds[0])
+    return [
+        {
+            "frozen": n,
+            "blocks": blocks,
+            "milliseconds": 1e3 * statistics.median(seconds[n]),
+            "compute_saved": 1 - costs[n] / costs[0],
+            "time_saved": 1 - statistics.median(seconds[n]) / full,
+        }
+        for n in prefixes
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=16, help="how many times the tests' batch")
+    parser.add_argument("--rounds", type=int, default=40, help="times that every prefix is measured")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="write the rows here as well")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    print(f"{'architecture':<30} frozen       ms   compute saved   time saved   ratio")
+    for name, case in TEN_ARCHITECTURES.items():
+        found[name] = measure(case, options.times, options.rounds, options.seed)
+        for row in found[name]:
+            ratio = f"{row['time_saved'] / row['compute_saved']:7.3f}" if row["compute_saved"] >= 0.1 else "      -"
+            print(
+                f"{name:<30} {row['frozen']:2.0f} of {row['blocks']:2.0f} {row['milliseconds']:8.2f} "
+                f"{row['compute_saved']:15.3f} {row['time_saved']:12.3f} {ratio}"
+            )
+    if options.json:
+        options.json.write_text(
+            json.dumps({"settings": vars(options) | {"json": None}, "rows": found}, indent=1) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

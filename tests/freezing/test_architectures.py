@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -625,6 +626,15 @@ def test_tracing_leaves_nothing_in_the_model() -> None:
     outputs = model(*VECTORS)
     assert type(outputs) is Tensor
     freezing.backward(cross_entropy(outputs))
+
+
+def test_a_forward_put_on_the_object_runs_on_the_double() -> None:
+    """Else the trace would see the parameters of the real model, and leave its tensors without data there."""
+    model = Caching(nn.Linear(16, 32), nn.Linear(32, 5))
+    chain = block_chain(model, VECTORS)
+    model.forward = MethodType(type(model).forward, model)  # type: ignore[method-assign]
+    assert block_chain(model, VECTORS).blocks == chain.blocks
+    assert type(model(*VECTORS)) is Tensor
 
 
 def test_tracing_inside_autocast_leaves_nothing_in_its_cache() -> None:

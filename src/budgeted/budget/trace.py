@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any
 
 import torch
@@ -190,6 +191,8 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
             copy = kind.__new__(kind)
             doubles[id(module)] = copy
             for name, value in vars(module).items():
+                if isinstance(value, MethodType) and value.__self__ is module:  # a forward that was put on the object
+                    value = MethodType(value.__func__, copy)
                 shallow = type(value) in (dict, list, set, OrderedDict)
                 object.__setattr__(copy, name, value.copy() if shallow else value)
             copy._compiled_call_impl = None  # compiled code would run the module itself, not its double

@@ -61,8 +61,8 @@ class Ledger:
     def affords(self, cost: Cost) -> bool:
         return self.compute is None or cost.under(self.compute.rule) <= (self.left or 0)
 
-    def charge(self, costs: Mapping[Purpose, Cost]) -> None:
-        """Charge one step, all of its purposes or none."""
+    def charge(self, costs: Mapping[Purpose, Cost], steps: int = 1) -> None:
+        """Charge one step, or work between steps, all of its purposes or none."""
         for purpose, cost in costs.items():
             if purpose not in self.spent_on:
                 raise UnknownName("purpose", purpose, PURPOSES)
@@ -73,7 +73,7 @@ class Ledger:
             self.refuse(step)
         for purpose, cost in costs.items():
             self.spent_on[purpose] += cost
-        self.steps += 1
+        self.steps += steps
 
     def refuse(self, cost: Cost) -> NoReturn:
         """Say what a step would cost and what is left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from budgeted.freezing.adaptive import AdaptivePrefix, Criterion, criterion
 from budgeted.freezing.chain import Block, BlockChain, NoBlockChain, block_chain
+from budgeted.freezing.egeria import Egeria
 from budgeted.freezing.given import BadLoss
 from budgeted.freezing.layer_freezing import FrozenStep, LayerFreezing
 from budgeted.freezing.policies import (
@@ -14,6 +15,7 @@ from budgeted.freezing.policies import (
     RandomPrefix,
     StepView,
 )
+from budgeted.freezing.ptlf import TaskCorrelated
 from budgeted.freezing.registry import POLICIES, policy
 from budgeted.freezing.step_prices import StepPrices, cross_entropy_of
 
@@ -25,6 +27,7 @@ __all__ = [
     "BlockChain",
     "ConstantPrefix",
     "Criterion",
+    "Egeria",
     "FreezingPolicy",
     "FrozenStep",
     "LayerFreezing",
@@ -34,6 +37,7 @@ __all__ = [
     "RandomPrefix",
     "StepPrices",
     "StepView",
+    "TaskCorrelated",
     "block_chain",
     "criterion",
     "cross_entropy_of",

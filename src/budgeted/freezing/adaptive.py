@@ -17,7 +17,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
+from torch import nn
+
 from budgeted.errors import BudgetedError
+from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.policies import NO_BLOCKS, StepView, prefix
 
 
@@ -128,6 +131,10 @@ class AdaptivePrefix:
         if self.ema_start != "corrected" or self.updates[what] == 0:
             return value
         return float(value / (1 - (1 - self.ema) ** self.updates[what]))
+
+    def nbytes(self, model: nn.Module, chain: BlockChain, parameters: int) -> int:
+        """A trace per block and the average size of the feature gradient, eight bytes each."""
+        return 8 * (len(chain) + 1)
 
     def state_dict(self) -> dict[str, Any]:
         return {"fisher": list(self.fisher), "gradient": self.gradient, "updates": dict(self.updates)}

@@ -52,6 +52,7 @@ class FeatureGradient:
         self._graph = graph
         self._feature: Tensor | None = None
         self.checked = False
+        self.listening = True
         self._handles: list[RemovableHandle] = []
         self.find()
 
@@ -143,15 +144,15 @@ class FeatureGradient:
         return GradientSize(size, len(rows), operations)
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if torch.is_grad_enabled() and not tracing():
+        if self.listening and torch.is_grad_enabled() and not tracing():
             self._feature = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
 
     def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.is_grad_enabled() and not tracing():
+        if self.listening and torch.is_grad_enabled() and not tracing():
             self._feature = next((t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)), None)
 
     def _mark(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._graph is not None and torch.is_grad_enabled() and not tracing():
+        if self.listening and self._graph is not None and torch.is_grad_enabled() and not tracing():
             self._graph.mark_head(output)
 
 

@@ -13,7 +13,8 @@ The model is not wrapped: hooks note the shape of its input, the last feature an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -30,6 +31,7 @@ from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.feature_gradient import FeatureGradient
 from budgeted.freezing.given import BadLoss, Given, check_loss, refuse_trained_inputs
 from budgeted.freezing.hooks import only_for
+from budgeted.freezing.looking import Looking
 from budgeted.freezing.loss_graph import LossGraph
 from budgeted.freezing.part import Part, Parts
 from budgeted.freezing.policies import FreezingPolicy, StepView
@@ -128,7 +130,10 @@ class LayerFreezing:
         self._noted = 0
         self._ended = False
         self._open: _Open | None = None
+        self._listening = True
         self._features = FeatureGradient(model, self.chain.head, self._graph, self.chain.feature_of)
+        watches = getattr(self.policy, "watches", False)
+        self._looking = Looking(model, self.chain, lambda: self._listening) if watches else None
         self._handles = [model.register_forward_pre_hook(only_for(model, self.note_forward), with_kwargs=True)]
         if self._graph is not None:
             self._handles.append(model.register_forward_hook(only_for(model, self._note_output)))
@@ -168,6 +173,8 @@ class LayerFreezing:
         step = self._backward(given, value, decided)
         self._forwards.clear()
         self._features.clear()
+        if self._looking is not None:
+            self._looking.clear()
         return step
 
     def end_step(self) -> None:
@@ -177,6 +184,16 @@ class LayerFreezing:
                 self._charge({"optimizer": self._open.optimizer}, new_step=False)
             self._open = None
             self.step += 1
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out what runs inside: forwards that no backward of ours belongs to."""
+        before, self._listening = self._listening, False
+        self._features.listening = False
+        try:
+            yield
+        finally:
+            self._listening = self._features.listening = before
 
     def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
@@ -193,6 +210,8 @@ class LayerFreezing:
             # the gradient at the feature is a part of the head's backward, in closed form no dearer than twice the head
             feature = 2 * step.forward[-1].real + step.backward[-1].real
             cost += Cost(0, 2 * sum(p.numel() for p in everything) + feature)
+        if self._looking is not None:
+            cost += self.policy.most(self.model, self.chain, step)  # type: ignore[attr-defined]
         return cost
 
     def refresh(self) -> None:
@@ -206,8 +225,25 @@ class LayerFreezing:
         for handle in self._handles:
             handle.remove()
         self._features.remove()
+        if self._looking is not None:
+            self._looking.remove()
         if self._held is not None:
             self._held.remove()
+
+    def nbytes(self, parameters: int) -> int:
+        """Bytes that the policy keeps between steps, given the bytes of the model's parameters."""
+        own = getattr(self.policy, "nbytes", None)
+        return 0 if own is None else int(own(self.model, self.chain, parameters))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What the policy keeps beside the plain numbers of `state_dict`."""
+        own = getattr(self.policy, "tensors", None)
+        return {} if own is None else dict(own())
+
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        own = getattr(self.policy, "load_tensors", None)
+        if own is not None:
+            own(self.model, tensors)
 
     def state_dict(self) -> dict[str, Any]:
         """The policy's averages and draws: plain numbers, ready for JSON or a checkpoint."""
@@ -246,7 +282,15 @@ class LayerFreezing:
         self, given: Given, value: float, decided: Callable[[Sequence[nn.Parameter]], None] | None
     ) -> FrozenStep:
         view = step_view(
-            given, self.step, self._parts, self.prices, self.chain, self._features, self._ranks, self._criterion_rule
+            given,
+            self.step,
+            self._parts,
+            self.prices,
+            self.chain,
+            self._features,
+            self._ranks,
+            self._criterion_rule,
+            self._looking,
         )
         limited = self.ledger is not None and self.ledger.compute is not None
         before = self.policy.state_dict() if limited else None
@@ -335,7 +379,7 @@ class LayerFreezing:
 
     def note_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A hook before the model's forward: what its price will depend on."""
-        if torch.is_grad_enabled() and not tracing():
+        if self._listening and torch.is_grad_enabled() and not tracing():
             if self._features.head_changed():
                 self.refresh()
             if self._ended:
@@ -347,7 +391,7 @@ class LayerFreezing:
             self._forwards[self._noted] = self.prices.forward(args, kwargs)
 
     def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._graph is not None and torch.is_grad_enabled() and not tracing():
+        if self._listening and self._graph is not None and torch.is_grad_enabled() and not tracing():
             self._graph.mark_outputs(self._noted, output_tensors(output))
 
     def _optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from budgeted.errors import BudgetedError
+from budgeted.freezing.looking import Looking
 
 NO_BLOCKS: frozenset[int] = frozenset()
 
@@ -33,11 +34,18 @@ class StepView:
     """mean over the batch of the squared norm of the loss gradient at the last feature"""
     squared_gradients: Callable[[], Sequence[float]]
     """after the backward: per block the sum of squared gradients"""
+    looking: Looking | None = None
+    """the blocks' own tensors, for a policy that says `watches = True`"""
 
 
 @runtime_checkable
 class FreezingPolicy(Protocol):
-    """Decides before the backward pass; may look at the gradients after it."""
+    """Decides before the backward pass; may look at the gradients after it.
+
+    A policy that keeps more than a few numbers also has `nbytes(model, chain, parameters)` (what it keeps, given the
+    bytes of the model's parameters), `tensors()` and `load_tensors(model, tensors)`. One that watches the blocks' own
+    tensors says `watches = True` and has `most(model, chain, step)`, what looking costs at most.
+    """
 
     def decide(self, view: StepView) -> frozenset[int]: ...
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.adaptive import AdaptivePrefix
+from budgeted.freezing.egeria import Egeria
 from budgeted.freezing.policies import ConstantPrefix, FreezingPolicy, LinearPrefix, NeverFreeze, RandomPrefix
+from budgeted.freezing.ptlf import TaskCorrelated
 
 POLICIES: dict[str, type[FreezingPolicy]] = {
     "none": NeverFreeze,
@@ -14,6 +16,8 @@ POLICIES: dict[str, type[FreezingPolicy]] = {
     "linear": LinearPrefix,
     "random": RandomPrefix,
     "adaptive": AdaptivePrefix,
+    "egeria": Egeria,
+    "ptlf": TaskCorrelated,
 }
 
 

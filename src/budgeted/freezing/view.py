@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from budgeted.budget import Cost, Rule
+from budgeted.budget import Cost, Rule, total
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.feature_gradient import FeatureGradient
 from budgeted.freezing.given import Given
+from budgeted.freezing.looking import Looking
 from budgeted.freezing.part import Parts
 from budgeted.freezing.policies import StepView
 from budgeted.freezing.ranks import Ranks
@@ -23,6 +24,7 @@ def step_view(
     features: FeatureGradient,
     ranks: Ranks | None,
     rule: Rule,
+    looking: Looking | None = None,
 ) -> StepView:
     """What the policy may look at; what looking costs goes to `looked` (purpose `fisher`)."""
     forward = given.forwards[-1]
@@ -52,4 +54,5 @@ def step_view(
         saved=lambda: prices.saved(forward, rule),
         feature_gradient=feature_gradient,
         squared_gradients=squared_gradients,
+        looking=looking and looking.begin(given.looked, total(prices.of(forward).forward)),
     )

@@ -19,14 +19,16 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
     """Parameters, statistics, memory, and what retrieval and freezing keep; rows of declared classes are reserved."""
     head = learner.head
     rows = max(head.out_features, learner.data.classes or 0) - head.out_features
-    parameters = sum(p.numel() * p.element_size() for p in learner.model.parameters())
+    parameters = sum(p.numel() * p.element_size() for p in learner.model.parameters()) + rows * _row_bytes(learner)
+    waiting = learner.stream_batch * learner.technique.choices
     items = {
-        "parameters": parameters + rows * _row_bytes(learner),
+        "parameters": parameters,
         "buffers": sum(b.numel() * b.element_size() for b in learner.model.buffers()),
         "memory": learner.memory.nbytes(rule),
-        "stream batch": learner.stream_batch * bytes_per_slot(learner.memory.columns[:2], rule),
+        "stream batch": waiting * bytes_per_slot(learner.memory.columns[:2], rule),
         "retrieval": learner.retrieval.nbytes(rule),
-        "freezing": 8 * (len(learner.freezing.chain) + 1) if learner.method.freezing == "adaptive" else 0,
+        "technique": learner.technique.nbytes(rule) + learner.technique.copies(rule) * parameters,
+        "freezing": learner.freezing.nbytes(parameters),
     }
     return {name: count for name, count in items.items() if count}
 
@@ -70,8 +72,10 @@ def refuse_class_without_room(learner: Learner) -> None:
     declared = learner.data.classes or 0
     classes = max(len(learner.class_labels) + 1, declared)
     rows = max(0, classes - max(learner.head.out_features, declared))
-    retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, classes, len(learner.sampled))
-    growth = rows * _row_bytes(learner) + max(0, retrieval.nbytes() - learner.retrieval.nbytes())
+    retrieval = make_retrieval(learner.method, learner.settings, classes, len(learner.sampled))
+    growth = rows * _row_bytes(learner) * (1 + learner.technique.copies()) + max(
+        0, retrieval.nbytes() - learner.retrieval.nbytes()
+    )
     smallest = learner.nbytes() - learner.memory.nbytes() + growth + bytes_per_slot(learner.memory.columns)
     if smallest > budget:
         raise _too_small(budget, f"{classes} classes and one slot", smallest)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("selection", "retrieval", "augmentation", "head")
+NAMES = ("selection", "retrieval", "augmentation", "head", "technique")
 
 
 class Generators:
@@ -29,4 +29,5 @@ class Generators:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         for name, generator in self._by_name.items():
-            generator.bit_generator.state = state[name]
+            if name in state:  # a run saved before this purpose was there has never drawn from it
+                generator.bit_generator.state = state[name]

@@ -21,22 +21,24 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from budgeted.budget import Budget, Cost, Ledger, Purpose, Rule, total
+from budgeted.budget import NOTHING, Budget, Cost, Ledger, Purpose, Rule, total
 from budgeted.errors import BudgetedError
-from budgeted.freezing import FrozenStep, LayerFreezing, policy
+from budgeted.freezing import FrozenStep, LayerFreezing, TaskCorrelated, policy
 from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
 from budgeted.learner.fused_step import FusedStep
 from budgeted.learner.generators import Generators
 from budgeted.learner.head import grow
 from budgeted.learner.parts import make_optimizer, make_retrieval, make_schedule, make_selection
+from budgeted.learner.practice import practice_price, practise
 from budgeted.learner.settings import Settings
-from budgeted.methods import Method
-from budgeted.replay import Batch, Column, Memory, label_column
+from budgeted.methods import Method, Step
+from budgeted.replay import Column, Considers, Memory, label_column
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
@@ -153,11 +155,17 @@ class Learner:
             seed=seed,
             exclude=[self.freezing.chain.head],
         )
-        self.retrieval = make_retrieval(self.method.retrieval, self.settings.retrieval, data.classes, len(self.sampled))
+        self.retrieval = make_retrieval(self.method, self.settings, data.classes, len(self.sampled))
         if self.retrieval.wants_gradients:
             self.sampled.start()
-        self.selection = make_selection("unlimited" if slots is None else self.method.selection)
-        columns = (Column("sample", data.input_shape, torch.uint8), label_column(data.classes), *self.retrieval.columns)
+        self.selection = make_selection("unlimited" if slots is None else self.method.selection, self.settings)
+        self.technique = self.method.technique(**self.settings.method)
+        columns = (
+            Column("sample", data.input_shape, torch.uint8),
+            label_column(data.classes),
+            *self.technique.columns(data.classes),
+            *self.retrieval.columns,
+        )
         # the memory stays with the processor, where samples are augmented; batches go to the device
         self.memory = Memory(columns, slots)
         self.memory.watch(self.retrieval)
@@ -175,7 +183,10 @@ class Learner:
         self._due, self._one = 0, Fraction(iterations).limit_denominator(10**6).denominator * 10**6
         self._granted = (0.0, 0)  # iterations per sample, and in parts of one
         self._recent: deque[float] = deque(maxlen=_RECENT)  # cost of the last steps over the most that they might cost
-        self._extras = 0
+        self._extras = 0  # the dearest similarity and draw so far, which nobody can say beforehand
+        self._step_under_way = False
+        self._aside: dict[Purpose, Cost] = {}  # charged by parts of the step under way
+        self.technique.begin(self)
         give_up_slots(self)
 
     # -- the two verbs ---------------------------------------------------------------------------------------
@@ -186,22 +197,39 @@ class Learner:
         row = self._row_of(int(label))
         self.arrived += 1
         self._grant()
+        if self.technique.withholds(sample, row):
+            return  # the iterations that it was due are run with the next sample
         if self.stream_batch:
             self._waiting.append((sample, row))
-            if len(self._waiting) == self.stream_batch:
+            if len(self._waiting) == self.stream_batch * self.technique.choices:
                 self.flush()
         else:
+            self._consider(sample[None], torch.tensor([row]))
             self._store(sample, row)
             self._train()
 
     def flush(self) -> None:
         """Train on the samples that wait for a full stream batch, and store them; `learn` does so when enough wait."""
         if self._waiting:
+            before = self.steps
             self._train()
-            for sample, row in self._waiting:
-                self._store(sample, row)
+            trained = self.steps > before
+            samples, rows = self._stack()
+            offered = list(self.technique.offered(len(rows)))
+            self._consider(samples[offered], rows[offered])
+            for place in offered:
+                self._store(*self._waiting[place], place if trained else None)
             self._waiting.clear()
             self._stacked = None
+
+    def end_task(self) -> None:
+        """Say that the stream goes over to other classes; most methods need not know."""
+        self.flush()
+        self.technique.end_task()
+
+    def before_prediction(self) -> None:
+        """Let methods that train for an evaluation do so (BiC, GDumb); what they run is charged."""
+        self.technique.before_prediction()
 
     @torch.no_grad()
     def logits(self, images: Tensor, batch: int = 256) -> Tensor:
@@ -218,7 +246,7 @@ class Learner:
             for i in range(0, len(images), batch)
         ]
         self.model.train(training)
-        return torch.cat(found)
+        return self.technique.corrected(torch.cat(found))
 
     def predict(self, images: Tensor) -> Tensor:
         """Labels of uint8 images; may be asked at any moment."""
@@ -230,11 +258,12 @@ class Learner:
         """Take every hook off the model: it is the user's again."""
         self.freezing.remove()
         self.sampled.stop()
+        self.technique.close()
 
     # -- one training step -------------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        while self._due >= self._one and not self.spent_up:
+        while self._due >= self._one and not self.spent_up and self.technique.trains:
             # batch norm wants two; a memory of one slot has no more to give
             if len(self.memory) + len(self._waiting) < min(2, (self.memory.capacity or 2) + self.stream_batch):
                 return
@@ -245,11 +274,18 @@ class Learner:
 
     def _step(self) -> None:
         own = self.settings.learner
-        slots = self.retrieval.draw(self.memory, own.batch_size - len(self._waiting), self.generators["retrieval"])
+        self._step_under_way = True
+        arrived, rows = self._arrived()
+        if self.retrieval.wants_stream:
+            self.retrieval.meet(self, arrived, rows)
+        slots = self.retrieval.draw(self.memory, own.batch_size - len(rows), self.generators["retrieval"])
         drawn = self.memory.gather(slots)
-        samples, labels = self._with_waiting(drawn)
+        samples, labels = drawn.samples, drawn.labels
+        if len(rows):
+            samples, labels = torch.cat([arrived, samples]), torch.cat([rows, labels])
         images = self.augmenter(samples, self.generators["augmentation"]).to(self.device)
         labels = labels.to(self.device)
+        step = Step(len(rows), slots, images, labels, drawn.columns)
 
         if not self.model.training:
             self.model.train()
@@ -257,9 +293,10 @@ class Learner:
             parameter.grad = None
         with self._autocast():
             logits = self.model(images)
-            loss = self._loss(logits, labels)
+            loss = self._loss(logits, labels) if self.technique.plain else self.technique.loss(step, logits)
         closed = (logits, labels) if self._plain else (None, None)
         done = self.freezing.backward(loss, *closed, decided=self.sampled.skip, scaler=self.scaler)
+        self.technique.after_backward(step)
         scale = 1.0
         if self.scaler is None:
             self._update()
@@ -270,40 +307,51 @@ class Learner:
         if self.schedule is not None:
             self.schedule.step()
 
+        self.technique.after_step(step, logits.detach())
         similarity = 0
         if self.retrieval.wants_gradients:
             collected = self.sampled.take()
             similarity = self.sampled.price(collected.present)
-            own_rows = collected.values[len(self._waiting) :] / scale
+            own_rows = collected.values[step.new :] / scale
             self.retrieval.observe(own_rows, collected.present, drawn.labels)
-        self._record(done, similarity, len(labels))
+        self._record(done, similarity, step)
 
-    def _with_waiting(self, drawn: Batch) -> tuple[Tensor, Tensor]:
-        """The samples that wait, then those drawn; what waits is put together once for all steps on it."""
-        if not self._waiting:
-            return drawn.samples, drawn.labels
+    def _arrived(self) -> tuple[Tensor, Tensor]:
+        """The samples of the stream in this step: what waits, or what the technique picks of it."""
+        samples, rows = self._stack()
+        if len(rows) <= self.stream_batch:
+            return samples, rows
+        picked = self.technique.pick(samples, rows)
+        return samples[picked], rows[picked]
+
+    def _stack(self) -> tuple[Tensor, Tensor]:
+        """What waits, put together once for all steps on it."""
         if self._stacked is None:
-            rows = torch.tensor([row for _, row in self._waiting])
-            self._stacked = torch.stack([sample for sample, _ in self._waiting]), rows
-        samples, rows = self._stacked
-        return torch.cat([samples, drawn.samples]), torch.cat([rows, drawn.labels])
+            rows = torch.tensor([row for _, row in self._waiting], dtype=torch.int64)
+            none = torch.empty(0, *self.data.input_shape, dtype=torch.uint8)
+            self._stacked = torch.stack([sample for sample, _ in self._waiting]) if self._waiting else none, rows
+        return self._stacked
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         for group in self.optimizer.param_groups:
             yield from group["params"]
 
-    def _record(self, done: FrozenStep, similarity: int, size: int) -> None:
+    def _record(self, done: FrozenStep, similarity: int, step: Step) -> None:
         costs: dict[Purpose, Cost] = dict(done.costs)
-        costs["similarity"] = Cost(0, similarity)
-        costs["retrieval"] = Cost(0, self.retrieval.price())
+        draw = self.retrieval.price()
+        self.charge("similarity", Cost(0, similarity))
+        self.charge("retrieval", Cost(0, draw))
+        self.charge("backward", Cost(0, self.technique.operations(step)))
+        for purpose, cost in self._aside.items():
+            costs[purpose] = costs.get(purpose, NOTHING) + cost
+        self._aside.clear()
+        self._step_under_way = False
         self.ledger.charge(costs)
         self.steps += 1
         if self.budget.compute is not None:
             rule = self.budget.compute.rule
-            self._recent.append(total(costs.values()).under(rule) / self._most(size, rule))
-            self._extras = max(
-                self._extras, total((costs["similarity"], costs["retrieval"], costs["fisher"])).under(rule)
-            )
+            self._recent.append(total(costs.values()).under(rule) / self._most(len(step.labels), rule))
+            self._extras = max(self._extras, Cost(0, similarity + draw).under(rule))
         for block in done.frozen:
             self.frozen_counts[block] += 1
         self.frozen_share += done.frozen_share
@@ -351,25 +399,32 @@ class Learner:
         return self.freezing.most(self.example(batch)).under(rule)
 
     def _affordable(self) -> bool:
-        """Can the dearest step that may come be paid? If not, training ends here, once and for all."""
+        """Can the step that comes be paid, whatever it will freeze? If not, training ends here, once and for all."""
         if self.budget.compute is None:
             return True
-        batch = min(self.settings.learner.batch_size, len(self.memory) + len(self._waiting))
         rule = self.budget.compute.rule
+        new = min(len(self._waiting), self.stream_batch)
+        batch = new + min(self.settings.learner.batch_size - new, len(self.memory))
         most = self._most(batch, rule)
         if self._extras == 0 and rule == "real":
             self._extras = most // 400  # before the first step is known: draws and similarity are far below 1 %
-        if (self.ledger.left or 0) >= most + 2 * self._extras:
+        parts = self.technique.most(new, batch) + self.retrieval.most(self, new, batch)
+        if (self.ledger.left or 0) >= most + parts.under(rule) + 2 * self._extras:
             return True
-        self.spent_up = True
-        log.warning(
-            "the compute budget of %s is spent after %d samples and %d steps: from here on samples are stored and "
-            "predictions given, but nothing is trained",
-            self.budget.compute,
-            self.arrived,
-            self.steps,
-        )
+        self.end_training()
         return False
+
+    def end_training(self) -> None:
+        """What is left of the compute pays for no further training: say so, once."""
+        if not self.spent_up:
+            self.spent_up = True
+            log.warning(
+                "the compute budget of %s is spent after %d samples and %d steps: from here on samples are stored and "
+                "predictions given, but nothing is trained",
+                self.budget.compute,
+                self.arrived,
+                self.steps,
+            )
 
     def nbytes(self, rule: Rule = "real") -> int:
         """Bytes that persist between steps and belong to the method."""
@@ -383,6 +438,60 @@ class Learner:
         """Memory beside the budget: optimizer state, gradients, indices."""
         return working_bytes(self)
 
+    # -- what it lends to its parts (replay.view.LearnerView) --------------------------------------------------------
+
+    def images_of(self, samples: Tensor, *, augment: bool = False) -> Tensor:
+        """Samples as the model wants them: normalised, and augmented as in training if asked."""
+        if augment:
+            return self.augmenter(samples, self.generators["technique"]).to(self.device)
+        return self.augmenter.normalise(samples).to(self.device)
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, forwards and backwards are no part of the training step: nobody notes or samples them."""
+        with self.freezing.paused(), self.sampled.paused():
+            yield
+
+    def pass_price(self, images: Tensor, *, backward: bool = False) -> Cost:
+        """Price of a forward of the model, in the mode it is in, and of a whole backward if asked."""
+        prices = self.freezing.price(images)
+        return prices.total if backward else total(prices.forward)
+
+    def charge(self, purpose: Purpose, cost: Cost) -> None:
+        """Charge what was run aside; with the step under way, or at once between steps."""
+        if self._step_under_way:
+            self._aside[purpose] = self._aside.get(purpose, NOTHING) + cost
+        else:
+            self.ledger.charge({purpose: cost}, steps=0)
+
+    def affords(self, cost: Cost) -> bool:
+        """Would this fit into what is left of the compute?"""
+        return self.ledger.affords(cost)
+
+    @property
+    def due(self) -> int:
+        """Training steps that are due and were not run."""
+        return self._due // self._one
+
+    def take_due(self, steps: int) -> None:
+        """Somebody else than the stream runs these of the steps that are due, as far as there are so many."""
+        self._due -= min(steps, self.due) * self._one
+
+    def practise(self, samples: Tensor, labels: Tensor, purpose: Purpose) -> float:
+        """A plain training step outside the stream, augmented, nothing frozen, charged to `purpose`; its loss."""
+        return practise(self, samples, labels, purpose)
+
+    def practice_price(self, batch: int) -> Cost:
+        """Price of `practise` on so many samples."""
+        return practice_price(self, batch)
+
+    def generator(self, name: str) -> np.random.Generator:
+        return self.generators[name]
+
+    def block_names(self) -> list[str]:
+        """Module paths of the blocks, stem first, head last."""
+        return [block.name for block in self.freezing.chain.blocks]
+
     # -- samples and classes -------------------------------------------------------------------------------------
 
     def example(self, batch: int) -> Tensor:
@@ -395,16 +504,25 @@ class Learner:
         row = self._rows.get(label)
         if row is None:
             refuse_class_without_room(self)
+            self.technique.growing(len(self.class_labels) + 1)
             row = self._rows[label] = len(self.class_labels)
             self.class_labels.append(label)
             grow(self.head, row + 1, self.optimizer, self.generators["head"])
+            self.freezing.refresh()  # what is run aside before the next step is priced with the new row
+            self.technique.grown()
             give_up_slots(self)
         return row
 
-    def _store(self, sample: Tensor, row: int) -> None:
+    def _consider(self, samples: Tensor, rows: Tensor) -> None:
+        """Samples are about to be stored: let a selection look that decides on them together."""
+        if isinstance(self.selection, Considers):
+            self.selection.consider(self, samples, rows)
+
+    def _store(self, sample: Tensor, row: int, place: int | None = None) -> None:
         slot = self.selection.select(self.memory, row, self.generators["selection"])
         if slot is not None:
             self.memory.put(slot, sample, row)
+            self.technique.stored(slot, place)
             give_up_slots(self)
 
     def _check(self, sample: Tensor) -> None:
@@ -420,6 +538,10 @@ class Learner:
             if steps is None:
                 raise BudgetedError("linear freezing rises over the stream: give freezing.steps or the stream's length")
             given["steps"] = steps
+        if self.method.freezing == "ptlf" and "stretch" not in given and steps is not None:
+            given["stretch"] = max(
+                given.get("probe", TaskCorrelated.probe) + 1, steps // given.get("tasks", TaskCorrelated.tasks)
+            )
         if self.method.freezing in ("random", "adaptive") and "seed" not in given:
             given["seed"] = seed
         return given

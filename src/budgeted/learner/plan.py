@@ -7,10 +7,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 
 from budgeted import models
-from budgeted.budget import Budget, Compute, Cost, Rule, format_bytes, format_compute, total
+from budgeted.budget import NOTHING, Budget, Compute, Cost, Rule, format_bytes, format_compute, total
 from budgeted.errors import BudgetedError
 from budgeted.learner.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
@@ -18,6 +19,7 @@ from budgeted.methods import Method
 from budgeted.replay import bytes_per_slot
 from budgeted.streams import DatasetInfo
 
+_STORED = 100  # slots of a measurement: as many as MIR and ASER look at
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
 PAPER_MODELS: dict[str, tuple[int, int]] = {"resnet32": (463_504, 32), "resnet18": (11_170_000, 18)}
 
@@ -59,8 +61,13 @@ def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]
         items = {"parameters": 4 * parameters}
         if learner.retrieval.nbytes("paper"):
             items["similarity"] = learner.retrieval.nbytes("paper")
+        technique = learner.technique.nbytes("paper") + learner.technique.copies("paper") * 4 * parameters
+        if technique:
+            items["technique"] = technique
         if learner.method.freezing == "adaptive":
             items["freezing"] = 4 * layers
+        elif learner.freezing.nbytes(4 * parameters):
+            items["freezing"] = learner.freezing.nbytes(4 * parameters)
     return items
 
 
@@ -160,24 +167,46 @@ def make_plan(
 
 
 def measured(learner: Learner, model_name: str, batch: int, steps: int = 4) -> tuple[dict[str, Cost], float]:
-    """A few real steps on noise: what the method adds to the nominal price, and seconds per step."""
+    """A few real steps on noise: where a purpose costs more than its nominal price, what it costs; seconds per step."""
     small = min(batch, 16)  # large batches of large images would take minutes; time and extras grow with the batch
     facts = replace(learner.data, samples=None)
     settings = replace(learner.settings, learner=replace(learner.settings.learner, batch_size=small))
     model = models.build(model_name, classes=facts.classes or 2, input_shape=facts.input_shape)
-    probe = Learner(model, learner.method, facts, slots=2 * small, iterations=0.0, settings=settings, seed=0)
+    stored = max(2 * small, _STORED)
+    probe = Learner(model, learner.method, facts, slots=stored, iterations=0.0, settings=settings, seed=0)
     generator = torch.Generator().manual_seed(0)
-    for i in range(2 * small + probe.stream_batch):
+
+    def learn_noise() -> None:
         noise = torch.randint(0, 256, learner.data.input_shape, generator=generator, dtype=torch.uint8)
-        probe.learn(noise, i % (facts.classes or 2))
-    times = []
-    for _ in range(steps):
-        start = time.perf_counter()
-        probe._step()
-        times.append(time.perf_counter() - start)
-    spent: dict[str, Cost] = {  # the mean: every fourth step also refreshes the Fisher traces
-        purpose: Cost(0, cost.real * batch // (small * steps))
-        for purpose, cost in probe.ledger.spent_on.items()
-        if purpose in ("fisher", "similarity", "retrieval") and cost.real
-    }
-    return spent, min(times[1:]) * batch / small
+        probe.learn(noise, probe.arrived % (facts.classes or 2))
+
+    def run(count: int) -> None:
+        """Steps that are due at once: the next full stream batch, or the next sample, runs them."""
+        if not probe.technique.trains:
+            for _ in range(count):
+                some = probe.memory.gather(np.arange(small))
+                probe.practise(some.samples, some.labels, "evaluation_training")
+            return
+        before, probe._due = probe.steps, count * probe._one
+        while probe.steps == before:
+            learn_noise()
+
+    held = 0
+    while held <= len(probe.memory) < stored:  # RM thins a memory as soon as it is full
+        held = len(probe.memory)
+        learn_noise()
+    probe.flush()
+    run(1)  # traces prices, and checks the closed form, once
+    nominal, before = per_step(probe, small), dict(probe.ledger.spent_on)
+    steps = max(steps, probe.stream_batch)  # as many as a stream batch of one iteration a sample: it is stored once
+    start = time.perf_counter()
+    run(steps)
+    seconds = (time.perf_counter() - start) / steps
+    found: dict[str, Cost] = {}
+    for purpose, cost in probe.ledger.spent_on.items():  # the mean: every fourth step also refreshes the Fisher traces
+        spent = cost - before[purpose]
+        paper, real = spent.paper * batch // (small * steps), spent.real * batch // (small * steps)
+        known = nominal.get(purpose, NOTHING).real * batch // small
+        if purpose not in ("evaluation_training", "optimizer") and real > known:
+            found[purpose] = Cost(paper, real)
+    return found, seconds * batch / small

@@ -18,7 +18,7 @@ from budgeted.learner.augment import Augmentation
 from budgeted.learner.learner import DataFacts, Learner
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method, method
-from budgeted.replay import SARSettings
+from budgeted.replay import ASERSettings, MIRSettings, SARSettings
 
 
 def save(learner: Learner, folder: Path) -> None:
@@ -46,7 +46,7 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None) -> Le
     if told is None:
         raise state.BadCheckpoint(f"{folder} is a run's checkpoint: go on with it by `budgeted run --resume`")
     parts = told["method"]
-    if own_method is None and parts["name"] not in METHODS:
+    if own_method is None and parts["name"].removeprefix("lider-") not in METHODS:
         raise BudgetedError(f"the learner used a method of its own, {parts['name']!r}: give it as own_method")
     settings = told["settings"]
     augmentation = settings["augmentation"]
@@ -65,6 +65,9 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None) -> Le
             None if augmentation is None else Augmentation(**augmentation),
             SARSettings(**settings["retrieval"]),
             settings["freezing"],
+            settings.get("method", {}),
+            MIRSettings(**settings.get("mir", {})),
+            ASERSettings(**settings.get("aser", {})),
         ),
         seed=told["seed"],
         device=told["device"],

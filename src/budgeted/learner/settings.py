@@ -13,7 +13,8 @@ from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.learner.augment import Augmentation
-from budgeted.replay import SARSettings
+from budgeted.methods import Technique
+from budgeted.replay import ASERSettings, MIRSettings, SARSettings
 
 Autocast = Literal["none", "bfloat16", "float16"]
 OnSpent = Literal["store", "stop"]
@@ -38,7 +39,7 @@ class LearnerSettings:
     label_smoothing: float = 0.0
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
     selection: str | None = None
-    """which samples stay (greedy-balanced, reservoir, unlimited); None: the method's own"""
+    """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
     """freeze whole blocks, or single layers"""
     batch_norm: BatchNormStatistics = "update"
@@ -78,34 +79,54 @@ class Settings:
     retrieval: SARSettings = field(default_factory=SARSettings)
     freezing: Mapping[str, Any] = field(default_factory=dict)
     """of the freezing policy, such as n of constant or ema of adaptive"""
+    method: Mapping[str, Any] = field(default_factory=dict)
+    """of the method's own technique, such as alpha of der++"""
+    mir: MIRSettings = field(default_factory=MIRSettings)
+    aser: ASERSettings = field(default_factory=ASERSettings)
 
 
-def from_pairs(pairs: Mapping[str, str], freezing: str, flips: bool) -> Settings:
-    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, freezing.n=4."""
-    parts: dict[str, dict[str, Any]] = {"learner": {}, "augmentation": {}, "retrieval": {}, "freezing": {}}
+def from_pairs(
+    pairs: Mapping[str, str], freezing: str, flips: bool, technique: type[Technique] = Technique
+) -> Settings:
+    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1."""
+    kinds = _kinds(freezing, technique)
+    parts: dict[str, dict[str, Any]] = {part: {} for part in kinds}
     for key, value in pairs.items():
         part, _, name = key.partition(".")
         if part not in parts or not name:
-            raise UnknownName("setting", key, setting_names(freezing))
+            raise UnknownName("setting", key, setting_names(freezing, technique))
         parts[part][name] = value
-    default = Augmentation(flip=flips)
+    typed = {part: _typed(kinds, part, values) for part, values in parts.items()}
     return Settings(
-        LearnerSettings(**_typed(LearnerSettings, parts["learner"], "learner", freezing)),
-        dataclasses.replace(default, **_typed(Augmentation, parts["augmentation"], "augmentation", freezing)),
-        SARSettings(**_typed(SARSettings, parts["retrieval"], "retrieval", freezing)),
-        _typed(_policy_class(freezing), parts["freezing"], "freezing", freezing),
+        LearnerSettings(**typed["learner"]),
+        dataclasses.replace(Augmentation(flip=flips), **typed["augmentation"]),
+        SARSettings(**typed["retrieval"]),
+        typed["freezing"],
+        typed["method"],
+        MIRSettings(**typed["mir"]),
+        ASERSettings(**typed["aser"]),
     )
 
 
-def setting_names(freezing: str) -> list[str]:
-    """Every key that `from_pairs` knows under this freezing policy."""
-    classes = {
+def setting_names(freezing: str, technique: type[Technique] = Technique) -> list[str]:
+    """Every key that `from_pairs` knows under this freezing policy and technique."""
+    return [f"{part}.{name}" for part, kind in _kinds(freezing, technique).items() for name in _fields(kind)]
+
+
+def _kinds(freezing: str, technique: type[Technique]) -> dict[str, Any]:
+    return {
         "learner": LearnerSettings,
         "augmentation": Augmentation,
         "retrieval": SARSettings,
         "freezing": _policy_class(freezing),
+        "method": technique,
+        "mir": MIRSettings,
+        "aser": ASERSettings,
     }
-    return [f"{part}.{item.name}" for part, kind in classes.items() for item in dataclasses.fields(kind) if item.init]
+
+
+def _fields(kind: Any) -> list[str]:
+    return [item.name for item in dataclasses.fields(kind) if item.init] if dataclasses.is_dataclass(kind) else []
 
 
 def _policy_class(name: str) -> Any:
@@ -114,13 +135,13 @@ def _policy_class(name: str) -> Any:
     return POLICIES[name]
 
 
-def _typed(kind: Any, values: Mapping[str, str], part: str, freezing: str) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    known = {item.name for item in dataclasses.fields(kind) if item.init}
+def _typed(kinds: Mapping[str, Any], part: str, values: Mapping[str, str]) -> dict[str, Any]:
+    hints = get_type_hints(kinds[part]) if values else {}
     typed: dict[str, Any] = {}
     for name, text in values.items():
-        if name not in known:
-            raise UnknownName("setting", f"{part}.{name}", setting_names(freezing))
+        if name not in _fields(kinds[part]):
+            known = [f"{other}.{item}" for other, kind in kinds.items() for item in _fields(kind)]
+            raise UnknownName("setting", f"{part}.{name}", known)
         typed[name] = _value(f"{part}.{name}", text, hints[name])
     return typed
 

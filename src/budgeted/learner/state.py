@@ -37,9 +37,10 @@ def tensors_of(learner: Learner) -> dict[str, Tensor]:
     for parameter, state in learner.optimizer.state.items():
         for key, value in state.items():
             tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
-    for part in ("memory", "retrieval", "selection"):
+    for part in ("memory", "retrieval", "selection", "technique"):
         for name, tensor in getattr(learner, part).state().items():
             tensors[f"{part}.{name}"] = tensor
+    tensors |= {f"freezing.{name}": tensor for name, tensor in learner.freezing.tensors().items()}
     if learner._waiting:
         tensors["waiting.samples"] = torch.stack([sample for sample, _ in learner._waiting])
         tensors["waiting.rows"] = torch.tensor([row for _, row in learner._waiting])
@@ -88,6 +89,7 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     learner.memory.watch(learner.retrieval)
     learner.retrieval.load_state(_part("retrieval", tensors))
     learner.selection.load_state(_part("selection", tensors))
+    learner.technique.load_state(_part("technique", tensors))
     learner._waiting = [
         (sample, int(row))
         for sample, row in zip(
@@ -108,6 +110,7 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     learner.generators.load_state(numbers["generators"])
     learner.freezing.refresh()
     learner.freezing.load_state_dict(numbers["freezing"])
+    learner.freezing.load_tensors(_part("freezing", tensors))
     learner.ledger.load_state_dict(numbers["ledger"])
     if learner.schedule is not None:
         learner.schedule.load_state_dict(numbers["schedule"])

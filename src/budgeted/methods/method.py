@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.methods.technique import Technique
 
 Part = Literal["selection", "retrieval", "freezing"]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -36,6 +37,10 @@ class Method:
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
     loss: Loss = F.cross_entropy
     """mean loss of a batch: logits and labels to a scalar"""
+    technique: type[Technique] = Technique
+    """what it adds to the loop"""
+    boundaries: bool = False
+    """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
     own: frozenset[Part] = frozenset()
     """parts that make the method what it is and cannot be replaced"""
 
@@ -52,4 +57,4 @@ class Method:
 
     @property
     def plain_cross_entropy(self) -> bool:
-        return self.loss is F.cross_entropy
+        return self.loss is F.cross_entropy and self.technique.plain

@@ -11,6 +11,7 @@ from torch import nn
 
 Model = TypeVar("Model", bound=nn.Module)
 Draw = Callable[[str, nn.Module, torch.Generator], None]
+DRAWN = (nn.Conv2d, nn.Linear, nn.BatchNorm2d)  # the kinds of module that `draw` fills
 
 
 def initialised(wire: Callable[[], Model], seed: int, fill: Draw | None = None) -> Model:

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, label_column, slots_for
 from budgeted.replay.memory import Batch, Memory, Watcher
+from budgeted.replay.mir import MaximallyInterfered, MIRSettings
 from budgeted.replay.retrieval import ClassBalanced, Retrieval, Uniform
 from budgeted.replay.sar import Effort, SimilarityAwareRetrieval
 from budgeted.replay.sar_settings import SARSettings
-from budgeted.replay.selection import GreedyBalanced, Reservoir, Selection, Unlimited
+from budgeted.replay.selection import Considers, GreedyBalanced, GreedyQuota, Reservoir, Selection, Unlimited
 
 __all__ = [
     "LABEL",
+    "ASERSettings",
+    "AdversarialShapley",
     "Batch",
     "ClassBalanced",
     "Column",
+    "Considers",
     "Effort",
     "GreedyBalanced",
+    "GreedyQuota",
+    "MIRSettings",
+    "MaximallyInterfered",
     "Memory",
     "Reservoir",
     "Retrieval",
     "Rule",
     "SARSettings",
     "Selection",
+    "ShapleySelection",
     "SimilarityAwareRetrieval",
     "Uniform",
     "Unlimited",

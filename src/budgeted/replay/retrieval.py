@@ -8,9 +8,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from budgeted.budget import NOTHING, Cost
 from budgeted.replay.column import Column, Rule
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
+from budgeted.replay.view import LearnerView
 
 
 class Retrieval(Protocol):
@@ -20,6 +22,15 @@ class Retrieval(Protocol):
     """What it keeps in every slot; the memory is made with these columns and counts their bytes."""
     wants_gradients: bool
     """Whether `observe` has a use for sampled per-sample gradients; if not, nobody need compute them."""
+
+    wants_stream: bool
+    """Whether it looks at the samples that just arrived, and at the model, before it draws."""
+
+    def meet(self, learner: LearnerView, samples: torch.Tensor, labels: torch.Tensor) -> None:
+        """These samples of the stream (uint8) will be in the batch; what is run on the model is charged."""
+
+    def most(self, learner: LearnerView, new: int, batch: int) -> Cost:
+        """What the next `draw` runs on the model at most, for `batch` samples, `new` of them of the stream."""
 
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         """min(batch_size, len(memory)) different slots, in the order drawn."""
@@ -50,7 +61,19 @@ class Retrieval(Protocol):
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
 
-class _Stateless:
+class KeepsToTheMemory:
+    """A retrieval that looks neither at the stream nor at the model."""
+
+    wants_stream = False
+
+    def meet(self, learner: LearnerView, samples: torch.Tensor, labels: torch.Tensor) -> None:
+        return None
+
+    def most(self, learner: LearnerView, new: int, batch: int) -> Cost:
+        return NOTHING
+
+
+class _Stateless(KeepsToTheMemory):
     """A policy that only looks at the memory as it is."""
 
     columns: tuple[Column, ...] = ()

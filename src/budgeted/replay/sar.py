@@ -25,7 +25,7 @@ from budgeted.replay.column import Column, Rule
 from budgeted.replay.frequency import FREQUENCY, Frequencies
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
-from budgeted.replay.retrieval import ClassBalanced
+from budgeted.replay.retrieval import ClassBalanced, KeepsToTheMemory
 from budgeted.replay.sar_settings import SARSettings
 from budgeted.replay.similarity import (
     ClassGradientSimilarity,
@@ -53,7 +53,7 @@ class Effort:
     """Proposals for each slot to draw, beside one for eight slots of the memory, before a pass is taken."""
 
 
-class SimilarityAwareRetrieval:
+class SimilarityAwareRetrieval(KeepsToTheMemory):
     """SAR over one memory, which is made with `columns` and then told to `watch` this.
 
     `classes` reserves the bytes of that many classes at once; more are added as they appear. `coordinates`

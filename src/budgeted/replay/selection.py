@@ -9,7 +9,7 @@ of strings and integers: it goes to JSON as it is, and assigning it back continu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ import torch
 from budgeted.errors import BudgetedError
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
+from budgeted.replay.view import LearnerView
 
 
 class Selection(Protocol):
@@ -31,6 +32,22 @@ class Selection(Protocol):
     def state(self) -> dict[str, torch.Tensor]: ...
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
+
+
+@runtime_checkable
+class Considers(Protocol):
+    """A selection that looks at all samples of a stream batch, and at the model, before they are offered to it."""
+
+    def consider(self, learner: LearnerView, samples: torch.Tensor, labels: torch.Tensor) -> None:
+        """These samples (uint8) come next, in this order; what is run on the model is charged."""
+
+
+def balanced_counts(counts: Slots, stored: int) -> Slots:
+    """How many of each class stay when `stored` in all may: the largest class loses one after another."""
+    remaining = counts.copy()
+    for _ in range(int(counts.sum()) - stored):
+        remaining[remaining.argmax()] -= 1
+    return remaining
 
 
 class Reservoir:
@@ -76,9 +93,7 @@ class GreedyBalanced:
 
     def give_up(self, memory: Memory, count: int, generator: np.random.Generator) -> Slots:
         """One after another from whichever class is then the largest."""
-        remaining = memory.counts.copy()
-        for _ in range(count):
-            remaining[remaining.argmax()] -= 1
+        remaining = balanced_counts(memory.counts, len(memory) - count)
         chosen = [
             memory.membership.members(label)[
                 generator.choice(memory.counts[label], memory.counts[label] - remaining[label], replace=False)
@@ -92,6 +107,23 @@ class GreedyBalanced:
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         return None
+
+
+class GreedyQuota(GreedyBalanced):
+    """GDumb's sampler: a newcomer enters while its class has less than an even share of the memory, or goes by.
+
+    The share is the capacity over the classes met so far. When full, a random member of the largest class makes room.
+    """
+
+    def select(self, memory: Memory, label: int, generator: np.random.Generator) -> int | None:
+        counts, capacity = memory.counts, memory.capacity
+        held = int(counts[label]) if label < counts.size else 0
+        if capacity is not None and held * max(counts.size, label + 1) >= capacity:
+            return None
+        if not memory.full:
+            return len(memory)
+        members = memory.membership.members(int(counts.argmax()))
+        return int(members[generator.integers(members.size)])
 
 
 class Unlimited:

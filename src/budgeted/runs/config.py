@@ -49,7 +49,7 @@ class RunConfig:
     freezing: str | None = None
     """Which blocks rest: none, constant, linear, random, adaptive. The method's own if not given."""
     retrieval: str | None = None
-    """Which samples are replayed: uniform, class-balanced, sar. The method's own if not given."""
+    """Which samples are replayed: uniform, class-balanced, sar, mir, aser. The method's own if not given."""
     spend_savings: bool = False
     """Let compute that freezing saves buy more iterations, spread over the rest of the stream."""
     eval_every: int = 100
@@ -96,7 +96,8 @@ class RunConfig:
 
     def build_settings(self, flips: bool) -> Settings:
         pairs = {"learner.batch_size": str(self.batch_size), **self.settings}
-        return from_pairs(pairs, self.build_method().freezing, flips)
+        method = self.build_method()
+        return from_pairs(pairs, method.freezing, flips, method.technique)
 
     def budget(self) -> Budget:
         return Budget(

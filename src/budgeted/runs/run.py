@@ -142,6 +142,11 @@ class Run:
             executed[0] = before + self.learner.steps
             if arrived % self.config.eval_every == 0 or arrived == len(self.stream) or arrived in self.moments:
                 self._evaluate(arrived)
+                executed[0] = before + self.learner.steps
+            if arrived in self.moments and arrived < len(self.stream) and self.learner.method.boundaries:
+                start = time.perf_counter()
+                self.learner.end_task()
+                self.train_seconds += time.perf_counter() - start
             if report is not None:
                 report(self._progress(arrived, time.perf_counter() - started))
             if arrived % self.checkpoint_every == 0 or arrived == len(self.stream):
@@ -153,6 +158,9 @@ class Run:
         return summary
 
     def _evaluate(self, arrived: int, last: bool = False) -> None:
+        start = time.perf_counter()
+        self.learner.before_prediction()
+        self.train_seconds += time.perf_counter() - start
         start = time.perf_counter()
         score, predicted = evaluate(self.learner, self.test_images, self.test_labels, self.dataset.classes)
         moment = self._moment(predicted) if arrived in self.moments else None

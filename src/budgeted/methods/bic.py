@@ -1,0 +1,201 @@
+"""BiC (Wu et al., "Large Scale Incremental Learning", CVPR 2019): distillation, and a correction of a bias.
+
+The model at the last boundary teaches its n classes to the present one, which has m more; T = 2:
+
+    loss = n / (n + m) * mean of -softmax(teacher / T) . log softmax(logits / T)  +  m / (n + m) * cross-entropy.
+
+Some samples of every class are withheld from training. Before an evaluation two numbers are fitted on them, with the
+model as it is, and the logits of the new classes are predicted with as alpha * logit + beta. The old model's bytes and
+those of the withheld samples count; the fit is charged as `evaluation_training`.
+
+New are the classes that came since the last boundary; while none has come, those that came before it stay new. On a
+stream without tasks a boundary is after every fifth: so the method runs on any stream.
+
+Deviations (ours / paper / published code):
+- evaluation: with the correction / the same / the uncorrected accuracy is returned;
+- fit: Newton's method on logits computed once, with decay towards (1, 0) / stochastic gradient / 256 epochs of Adam at
+  1e-3, each a forward of the model, which cannot move alpha by more than about a quarter;
+- withheld: every tenth sample of a class, a reservoir of 5 of them / a tenth of the exemplars / 5, 2 or 50 per class;
+- batches, memory: those of ER / herding, many epochs / those of ER;
+- gradients: as they are / as they are / clipped at 10.
+
+Cost: a forward of the old model in every step once there is one; the fit. Bytes: a model, 5 samples a class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from budgeted.budget import NOTHING, Cost
+from budgeted.errors import BudgetedError
+from budgeted.freezing.layout import laid_out_as
+from budgeted.methods.bias import IDENTITY, Correction, fit, most_operations
+from budgeted.methods.evaluated import answers_of, evaluated, price_of
+from budgeted.methods.method import Method
+from budgeted.methods.technique import Step, Technique
+from budgeted.replay import Rule
+from budgeted.replay.view import LearnerView
+
+# per row and class of the teacher: two divisions, a softmax and its logarithm, a product, a sum; and the way back
+_DISTILLING = 21
+
+
+@dataclass
+class BiasCorrection(Technique):
+    """BiC's teacher, withheld samples and correction."""
+
+    plain = False
+    temperature: float = 2.0
+    """T, by which both models' logits are divided"""
+    validation: int = 5
+    """samples of every class that are withheld from training"""
+    every: int = 10
+    """one of so many samples of a class may be withheld (the paper's 9 to 1)"""
+    decay: float = 0.01
+    """pull of the correction towards none: it matters where the withheld samples are few"""
+    _teacher: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _old: int = field(default=0, init=False)  # classes at the last boundary
+    _before: int = field(default=0, init=False)  # classes at the boundary before the last that came
+    _correction: Correction = field(default=IDENTITY, init=False)
+
+    def __post_init__(self) -> None:
+        for name, fits, wanted in (
+            ("temperature", self.temperature > 0, "above 0"),
+            ("validation", self.validation >= 1, "at least 1"),
+            ("every", self.every >= 2, "at least 2"),
+            ("decay", self.decay > 0, "above 0"),
+        ):
+            if not fits:
+                raise BudgetedError(f"method.{name} of bic must be {wanted}, got {getattr(self, name)}")
+
+    def begin(self, learner: LearnerView) -> None:
+        super().begin(learner)
+        if learner.data.classes is None:
+            raise BudgetedError("bic reserves room for withheld samples of every class: say how many classes there are")
+        self._kept = torch.zeros(learner.data.classes, self.validation, *learner.data.input_shape, dtype=torch.uint8)
+        self._met = np.zeros(learner.data.classes, np.int32)  # samples of each class so far
+        self._held = np.zeros(learner.data.classes, np.int32)
+
+    # -- training ----------------------------------------------------------------------------------------------
+
+    def withholds(self, sample: Tensor, row: int) -> bool:
+        """Every tenth sample of a class goes through a reservoir; one that is not kept there is trained on."""
+        if row >= len(self._met):
+            return False
+        self._met[row] += 1
+        place, late = divmod(int(self._met[row]), self.every)
+        if late:
+            return False
+        if self._held[row] < self.validation:
+            place = int(self._held[row])
+            self._held[row] += 1
+        else:
+            place = int(self.learner.generator("technique").integers(place))
+        if place >= self.validation:
+            return False
+        self._kept[row, place] = sample
+        return True
+
+    def loss(self, step: Step, logits: Tensor) -> Tensor:
+        classified = F.cross_entropy(logits, step.labels)
+        if not self._teacher:
+            return classified
+        taught = answers_of(self.learner, self._teacher, step.images)[:, : self._old]
+        share = self._old / logits.shape[1]
+        return share * distillation(logits[:, : self._old], taught, self.temperature) + (1 - share) * classified
+
+    def operations(self, step: Step) -> int:
+        return _DISTILLING * len(step.labels) * self._old if self._teacher else 0
+
+    def end_task(self) -> None:
+        """From here on the model as it is teaches what it knows."""
+        model, seen = self.learner.model, len(self.learner.class_labels)
+        self._teacher = {
+            name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())
+        }
+        if seen > self._old:
+            self._before, self._old = self._old, seen
+
+    # -- evaluation --------------------------------------------------------------------------------------------
+
+    def before_prediction(self) -> None:
+        """Fit the correction on the withheld samples, if there are old and new ones and it can be paid."""
+        seen = len(self.learner.class_labels)
+        first = self._old if seen > self._old else self._before
+        held = self._held[:seen]
+        self._correction = IDENTITY
+        if first == 0 or not held[:first].any() or not held[first:].any():
+            return
+        most = price_of(self.learner, int(held.sum())) + Cost(0, most_operations(int(held.sum()), seen))
+        if not self.learner.affords(most):
+            return
+        samples = torch.cat([self._kept[row, : held[row]] for row in range(seen)])
+        labels = torch.from_numpy(np.repeat(np.arange(seen), held))
+        logits = evaluated(self.learner, samples, "evaluation_training")[:, :seen]
+        self._correction, operations = fit(logits, labels, first, self.decay)
+        self.learner.charge("evaluation_training", Cost(0, operations))
+
+    def corrected(self, logits: Tensor) -> Tensor:
+        return self._correction(logits)
+
+    # -- what it keeps -----------------------------------------------------------------------------------------
+
+    def most(self, new: int, batch: int) -> Cost:
+        if not self._teacher:
+            return NOTHING
+        return price_of(self.learner, batch) + Cost(0, _DISTILLING * batch * self._old)
+
+    def copies(self, rule: Rule = "real") -> int:
+        return 1
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        """Statistics of the teacher, withheld samples, two counters per class; the paper counts the model alone."""
+        if rule == "paper":
+            return 0
+        statistics = sum(buffer.numel() * buffer.element_size() for buffer in self.learner.model.buffers())
+        classes, numbers = len(self._met), 5  # alpha, beta, and where old and new classes start
+        per_class = self.validation * int(prod(self.learner.data.input_shape)) + 8
+        return statistics + classes * per_class + 8 * numbers
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            **{f"teacher.{name}": tensor for name, tensor in self._teacher.items()},
+            "kept": self._kept,
+            "met": torch.from_numpy(self._met),
+            "held": torch.from_numpy(self._held),
+            "rows": torch.tensor([self._old, self._before, self._correction.first]),
+            "correction": torch.tensor([self._correction.alpha, self._correction.beta], dtype=torch.float64),
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        teacher = {
+            name.removeprefix("teacher."): tensor for name, tensor in state.items() if name.startswith("teacher.")
+        }
+        self._teacher = laid_out_as(self.learner.model, teacher)
+        self._kept = state["kept"].clone()
+        self._met, self._held = state["met"].numpy().copy(), state["held"].numpy().copy()
+        self._old, self._before, first = (int(row) for row in state["rows"])
+        self._correction = Correction(first, *(float(value) for value in state["correction"]))
+
+
+def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
+    """Mean cross-entropy of softened answers with the teacher's."""
+    softened = F.log_softmax(logits / temperature, dim=1)
+    return -(F.softmax(taught / temperature, dim=1) * softened).sum(1).mean()
+
+
+BIC = Method(
+    "bic",
+    "ER with distillation from the model at the last boundary and a fitted correction of the bias to new classes",
+    selection="reservoir",
+    stream_share=0.5,
+    technique=BiasCorrection,
+    boundaries=True,
+)

@@ -1,0 +1,108 @@
+"""CAMA: stored logits renewed by a confidence-aware moving average (Kim et al., ICLR 2024), over DER++.
+
+What DER++ stores is what the model knew when a sample was new, and often too little. CAMA renews it whenever the
+sample is replayed, the more the surer the model now is of the sample's class:
+
+    confidences of a class: the last N softmax scores of the true label, over all samples trained on
+    gamma = clip(mean confidence - 1 / classes, 0, 1)
+    stored logits = (1 - gamma) stored + gamma new
+
+The confidences of the step's batch go in first, then the slots replayed in it are renewed. A logit that was not known
+(its class came later) takes the new value as it is.
+
+Cost: as DER++, plus a softmax of the batch and 5 operations per replayed logit. Bytes: as DER++, plus N confidences
+of 4 bytes per declared class. Deviations, ours / paper / published code: docs/methods/cama.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from budgeted.budget import Cost
+from budgeted.errors import BudgetedError
+from budgeted.methods.der import DER, LOGITS, DarkExperienceReplay
+from budgeted.methods.method import Method
+from budgeted.methods.technique import Step
+from budgeted.replay import Rule
+from budgeted.replay.view import LearnerView
+
+
+@dataclass
+class ConfidenceAwareMovingAverage(DarkExperienceReplay):
+    """DER++ whose stored logits follow the model as far as it is confident."""
+
+    recent: int = 5
+    """N: how many of the last confidences of a class count"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.recent < 1:
+            raise BudgetedError(f"method.recent must be at least 1 confidence, got {self.recent}")
+
+    def begin(self, learner: LearnerView) -> None:
+        super().begin(learner)
+        # oldest first; NaN where a class has had fewer
+        self.confidences = torch.full((self._width(), self.recent), torch.nan)
+
+    def after_step(self, step: Step, logits: Tensor) -> None:
+        super().after_step(step, logits)
+        chances = torch.softmax(logits.float(), 1).gather(1, step.labels[:, None])[:, 0]
+        for label, chance in zip(step.labels.tolist(), chances.tolist(), strict=True):
+            self._note(label, chance)
+        self._renew(step, logits[step.new :].float())
+        self.learner.charge("backward", self._price(len(step.labels), len(step.labels) - step.new))
+
+    def gamma(self, label: int) -> float:
+        """How far a stored logit of this class moves to the new one."""
+        known = self.confidences[label].double().numpy()
+        known = known[~np.isnan(known)]
+        surplus = known.mean() - 1 / self.learner.head.out_features if known.size else 0.0
+        return float(np.clip(surplus, 0, 1))
+
+    def most(self, new: int, batch: int) -> Cost:
+        return super().most(new, batch) + self._price(batch, batch - new)
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        """The paper's tables count the logits alone."""
+        return super().nbytes(rule) + (self.confidences.nbytes if rule == "real" else 0)
+
+    def state(self) -> dict[str, Tensor]:
+        return super().state() | {"confidences": self.confidences}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state(state)
+        self.confidences = state["confidences"].clone()
+
+    def _note(self, label: int, confidence: float) -> None:
+        row = self.confidences[label].numpy()
+        row[:-1] = row[1:].copy()
+        row[-1] = confidence
+
+    def _renew(self, step: Step, new: Tensor) -> None:
+        if len(new) == 0:
+            return
+        gamma = torch.tensor([[self.gamma(label)] for label in step.labels[step.new :].tolist()]).to(new)
+        renewed = step.columns[LOGITS].to(new.device, copy=True)
+        old = renewed[:, : new.shape[1]]
+        old.copy_(torch.where(old.isnan(), new, old.lerp(new, gamma)))
+        memory = self.learner.memory
+        memory.write(LOGITS, step.slots, renewed.to(memory.device))
+
+    def _price(self, batch: int, replayed: int) -> Cost:
+        """Softmax of the batch; mean, difference and clip of the confidences; mask, average and choice of logits."""
+        classes = self.learner.head.out_features
+        return Cost(0, 5 * batch * classes + replayed * (self.recent + 3 + 5 * classes))
+
+
+CAMA = Method(
+    "cama",
+    "DER++ with stored logits renewed by a confidence-aware moving average",
+    selection=DER.selection,
+    stream_share=DER.stream_share,
+    technique=ConfidenceAwareMovingAverage,
+)

@@ -1,0 +1,208 @@
+"""CLIB (Koh et al., ICLR 2022): memory-only training, sample-wise importance, a learning rate that follows the loss.
+
+The importance of a stored sample is how much the loss of the whole memory falls when it is trained on. After a step the
+loss of every stored sample is measured; the mean fall d since the last measurement, over the samples that were measured
+both times, moves the importance H of the samples trained on since then by an exponential average:
+
+    H_i += (1 - ema) * (d - mean of H over those trained on).
+
+A newcomer starts with the mean importance of its class. When the memory is full, the largest class loses its least
+important sample. Two learning rates, one below and one above the present, take turns; when a t-test says that one of
+them lets the loss fall faster, it becomes the present one.
+
+Deviations (ours / paper / published code):
+- tracking: H moves towards the fall / the same / `H += (1 - ema) * (d + mean(H) / |B|)`, which grows without end;
+- measured: after every 10th step / after every step / every step, every 10th on ImageNet: a measurement of 200 slots
+  after every step would cost four times the training;
+- fall over a turn of a learning rate: sum of the measured falls / loss before less loss after / the same as the paper;
+- augmentation and optimizer: those of every method here / its own.
+
+Cost: a forward of the whole memory after every `importance_period`-th step, charged as `retrieval`. Bytes: importance,
+loss and a mark per slot (9), and the falls under the two learning rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torch import Tensor
+
+from budgeted.budget import NOTHING, Cost
+from budgeted.errors import BudgetedError
+from budgeted.methods.evaluated import evaluated, price_of
+from budgeted.methods.method import Method
+from budgeted.methods.technique import Step, Technique
+from budgeted.replay import Column, Rule
+from budgeted.replay.importance import IMPORTANCE
+from budgeted.replay.view import LearnerView
+
+LOSS, TRAINED = "loss", "trained"
+
+
+@dataclass
+class SampleWiseImportance(Technique):
+    """CLIB's importance of every slot, and its learning rate."""
+
+    ema: float = 0.9
+    """weight of the old importance in the moving average"""
+    importance_period: int = 10
+    """steps between two measurements of the memory's loss"""
+    adaptive_rate: bool = True
+    """whether the learning rate follows the loss; otherwise it stays as set"""
+    rate_step: float = 0.95
+    """ratio of the present learning rate to the next higher, and of the next lower to the present"""
+    rate_period: int = 10
+    """measurements in one turn of a learning rate"""
+    rate_turns: int = 10
+    """turns of each learning rate before they are compared"""
+    significance: float = 0.05
+    """of the t-test that moves the learning rate"""
+    _rate: float = field(default=0.0, init=False)  # the present one
+    _steps: int = field(default=0, init=False)
+    _measured: int = field(default=0, init=False)
+    _fall: float = field(default=0.0, init=False)  # of this turn
+    _falls: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []), init=False)  # lower, higher
+
+    def __post_init__(self) -> None:
+        for name, fits, wanted in (
+            ("ema", 0 <= self.ema < 1, "from 0 to below 1"),
+            ("importance_period", self.importance_period >= 1, "at least 1"),
+            ("rate_step", 0 < self.rate_step < 1, "between 0 and 1"),
+            ("rate_period", self.rate_period >= 1, "at least 1"),
+            ("rate_turns", self.rate_turns >= 2, "at least 2"),
+            ("significance", 0 < self.significance < 0.5, "between 0 and 0.5"),
+        ):
+            if not fits:
+                raise BudgetedError(f"method.{name} of clib must be {wanted}, got {getattr(self, name)}")
+
+    def columns(self, classes: int | None) -> tuple[Column, ...]:
+        return (
+            Column(IMPORTANCE, (), torch.float32, host=True),
+            Column(LOSS, (), torch.float32, host=True),
+            Column(TRAINED, (), torch.uint8, host=True),
+        )
+
+    def begin(self, learner: LearnerView) -> None:
+        super().begin(learner)
+        group = learner.optimizer.param_groups[0]
+        self._rate = float(group["lr"])
+        if self.adaptive_rate and "initial_lr" in group:  # left there by a schedule
+            raise BudgetedError(
+                "clib moves the learning rate itself: keep learner.schedule=constant, or set method.adaptive_rate=false"
+            )
+        self._take_turn()
+
+    def stored(self, slot: int, place: int | None) -> None:
+        """A newcomer is as important as its class, or as all, or not at all."""
+        memory = self.learner.memory
+        importance = memory.host(IMPORTANCE)
+        others = np.flatnonzero(memory.labels == memory.labels[slot])
+        if others.size == 1:
+            others = np.arange(len(memory))
+        others = others[others != slot]
+        importance[slot] = importance[others].mean() if others.size else 0.0
+        memory.host(LOSS)[slot] = np.nan  # not measured yet
+
+    def after_step(self, step: Step, logits: Tensor) -> None:
+        memory = self.learner.memory
+        memory.host(TRAINED)[step.slots] = 1
+        self._steps += 1
+        if self._steps % self.importance_period:
+            return
+        everything = memory.gather(np.arange(len(memory)))
+        answers = evaluated(self.learner, everything.samples, "retrieval")
+        losses = F.cross_entropy(answers, everything.labels, reduction="none").numpy()
+        self._credit(losses.astype(np.float32))
+
+    def _credit(self, losses: np.ndarray) -> None:
+        """The memory's loss was measured: credit its fall to those trained on, and to the learning rate."""
+        memory = self.learner.memory
+        before, importance, trained = memory.host(LOSS), memory.host(IMPORTANCE), memory.host(TRAINED)
+        both = ~np.isnan(before)
+        if both.any():
+            fall = float((before[both] - losses[both]).mean())
+            credited = trained == 1
+            importance[credited] += (1 - self.ema) * (fall - importance[credited].mean())
+            self._follow(fall)
+        before[:] = losses
+        trained[:] = 0
+        # a difference and a mean of the losses; a mean, a difference and a weighted addition of the importances
+        self.learner.charge("retrieval", Cost(0, 5 * len(losses)))
+
+    def _follow(self, fall: float) -> None:
+        """Let the two learning rates take turns, and move to the better one."""
+        if not self.adaptive_rate:
+            return
+        self._measured += 1
+        self._fall += fall
+        if self._measured % self.rate_period:
+            return
+        lower, higher = self._falls
+        (higher if self._higher_turn(self._measured - 1) else lower).append(self._fall)
+        self._fall = 0.0
+        if len(lower) >= self.rate_turns and len(higher) >= self.rate_turns:
+            chance = better_by_chance(lower, higher)
+            if chance < self.significance:
+                self._rate *= self.rate_step
+            elif chance > 1 - self.significance:
+                self._rate /= self.rate_step
+            if min(chance, 1 - chance) < self.significance:
+                lower.clear()
+                higher.clear()
+            else:  # the oldest turn of each makes room
+                del lower[0], higher[0]
+        self._take_turn()
+
+    def _higher_turn(self, measured: int) -> bool:
+        return measured // self.rate_period % 2 == 0
+
+    def _take_turn(self) -> None:
+        if self.adaptive_rate:
+            higher = self._higher_turn(self._measured)
+            for group in self.learner.optimizer.param_groups:
+                group["lr"] = self._rate / self.rate_step if higher else self._rate * self.rate_step
+
+    def most(self, new: int, batch: int) -> Cost:
+        if (self._steps + 1) % self.importance_period:
+            return NOTHING
+        slots = len(self.learner.memory)
+        return price_of(self.learner, slots) + Cost(0, 5 * slots)
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        """The falls of both learning rates, the present one, this turn's fall, two counters: eight bytes each."""
+        return 8 * (2 * self.rate_turns + 4)
+
+    def state(self) -> dict[str, Tensor]:
+        lower, higher = self._falls
+        return {
+            "rate": torch.tensor([self._rate, self._fall], dtype=torch.float64),
+            "counters": torch.tensor([self._steps, self._measured]),
+            "lower": torch.tensor(lower, dtype=torch.float64),
+            "higher": torch.tensor(higher, dtype=torch.float64),
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self._rate, self._fall = (float(value) for value in state["rate"])
+        self._steps, self._measured = (int(value) for value in state["counters"])
+        self._falls = ([float(x) for x in state["lower"]], [float(x) for x in state["higher"]])
+
+
+def better_by_chance(lower: list[float], higher: list[float]) -> float:
+    """Chance of seeing the lower rate this far ahead if it were no better (Welch's one-sided t-test)."""
+    if np.ptp(lower) == 0 and np.ptp(higher) == 0:  # no spread: nothing to test by
+        return 0.5
+    return float(stats.ttest_ind(lower, higher, equal_var=False, alternative="greater").pvalue)
+
+
+CLIB = Method(
+    "clib",
+    "memory only; the largest class loses the sample that lowers the loss least; the learning rate follows the loss",
+    selection="least-important",
+    technique=SampleWiseImportance,
+    own=frozenset({"selection"}),
+)

@@ -1,0 +1,128 @@
+"""DER++: dark experience replay with labels (Buzzega et al., 2020).
+
+A slot also keeps the logits that the model gave for its sample when it was trained on as a sample of the stream. A
+batch is three parts in one forward: samples of the stream, replayed samples that keep their labels, replayed samples
+that keep their logits:
+
+    loss = CE(stream) + beta CE(replayed for labels) + alpha MSE(logits now, logits stored)
+
+The replayed samples go to the two halves in turn, so that a retrieval that draws in order of a score favours neither.
+A class that was not known when a sample was stored has no stored logit (NaN in the slot) and no part in the mean.
+
+Cost: as ER, plus a few operations per stored logit. Bytes: four per class and slot, for the declared classes.
+Deviations, ours / paper / published code: docs/methods/der.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from budgeted.budget import Cost
+from budgeted.errors import BudgetedError
+from budgeted.methods.method import Method
+from budgeted.methods.technique import Step, Technique
+from budgeted.replay import Column
+from budgeted.replay.view import LearnerView
+
+LOGITS = "logits"
+
+
+@dataclass
+class DarkExperienceReplay(Technique):
+    """Replays labels and the logits of the past."""
+
+    alpha: float = 0.5
+    """weight of the stored logits"""
+    beta: float = 0.5
+    """weight of the replayed labels"""
+    _newest: Tensor | None = field(default=None, init=False, repr=False)
+
+    plain = False
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "beta"):
+            weight = getattr(self, name)
+            if not (math.isfinite(weight) and weight >= 0):
+                raise BudgetedError(f"method.{name} must be a number of 0 or more, got {weight}")
+
+    def begin(self, learner: LearnerView) -> None:
+        super().begin(learner)
+        self.growing(learner.head.out_features)
+        if learner.stream_batch == 0:
+            raise BudgetedError(
+                "stored logits are those of samples of the stream, and a batch has none: raise learner.batch_size"
+            )
+
+    def columns(self, classes: int | None) -> tuple[Column, ...]:
+        if classes is None:
+            raise BudgetedError(
+                "stored logits need room for every class: declare how many classes there will be (DataFacts.classes)"
+            )
+        return (*super().columns(classes), Column(LOGITS, (classes,)))
+
+    def growing(self, classes: int) -> None:
+        super().growing(classes)
+        if classes > self._width():
+            raise BudgetedError(
+                f"a slot keeps {self._width()} logits and the head is to have {classes} rows: declare more classes"
+            )
+
+    def loss(self, step: Step, logits: Tensor) -> Tensor:
+        replayed, labels = logits[step.new :], step.labels[step.new :]
+        terms = []
+        if step.new:
+            terms.append(F.cross_entropy(logits[: step.new], step.labels[: step.new]))
+        if len(replayed):
+            terms.append(self.beta * F.cross_entropy(replayed[::2], labels[::2]))
+        if len(replayed) > 1:
+            terms.append(self.alpha * self._distillation(step, replayed[1::2]))
+        return torch.stack(terms).sum()
+
+    def operations(self, step: Step) -> int:
+        """The distillation and its gradient, less the cross-entropy that these samples do not have."""
+        return self._distilling(len(step.labels) - step.new)
+
+    def most(self, new: int, batch: int) -> Cost:
+        return super().most(new, batch) + Cost(0, self._distilling(batch - new))
+
+    def after_step(self, step: Step, logits: Tensor) -> None:
+        super().after_step(step, logits)
+        self._newest = logits[: step.new].float()
+
+    def stored(self, slot: int, place: int | None) -> None:
+        """The logits of the last step on the sample; none if it was stored without one."""
+        super().stored(slot, place)
+        memory = self.learner.memory
+        row = torch.full((1, self._width()), math.nan, device=memory.device)
+        if place is not None and self._newest is not None:
+            row[0, : self._newest.shape[1]] = self._newest[place].to(memory.device)
+        memory.write(LOGITS, np.array([slot]), row)
+
+    def _distilling(self, replayed: int) -> int:
+        return 7 * (replayed // 2) * self.learner.head.out_features
+
+    def _distillation(self, step: Step, logits: Tensor) -> Tensor:
+        """Mean squared distance to the stored logits, over those that are known."""
+        stored = step.columns[LOGITS][1::2, : logits.shape[1]].to(logits.device)
+        known = ~stored.isnan()
+        distances = torch.where(known, logits - stored, 0.0).square()
+        return distances.sum() / known.sum().clamp(min=1)
+
+    def _width(self) -> int:
+        """Classes that a slot has room for."""
+        return next(column.shape[0] for column in self.learner.memory.columns if column.name == LOGITS)
+
+
+DER = Method(
+    "der++",
+    "dark experience replay: labels and the logits of the past are replayed",
+    selection="reservoir",
+    stream_share=0.375,
+    technique=DarkExperienceReplay,
+)

@@ -1,0 +1,147 @@
+"""EWC: elastic weight consolidation (Kirkpatrick et al., 2017), in the online form of EWC++ (Chaudhry et al., 2018).
+
+Weights that mattered so far are held near where they were when the last task ended:
+
+    loss = CE + strength / 2 * sum of F (theta - anchor)^2
+
+over ER's batches. F is the diagonal of the Fisher information of all that was trained on: a running mean, over a
+window of steps, of the squared gradients of the batch. At the end of a task the weights become the anchor and F as it
+then is goes into the penalty. The penalty's own gradient, strength F (theta - anchor), is added to the gradients after
+the backward: it needs no graph, F sees the gradient of the data alone, and the recorded loss is that of the data.
+
+Cost: as ER, plus 4 operations per parameter for F and 4 for the penalty once there is an anchor.
+Bytes: three times the parameters (running F, F of the penalty, anchor).
+Deviations, ours / paper / published code: docs/methods/ewc.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from budgeted.budget import Cost
+from budgeted.errors import BudgetedError
+from budgeted.methods.method import Method
+from budgeted.methods.technique import Step, Technique
+from budgeted.replay import Rule
+from budgeted.replay.view import LearnerView
+
+
+@dataclass
+class ElasticWeightConsolidation(Technique):
+    """Holds weights near the anchor, each as strongly as it matters."""
+
+    strength: float = 200.0
+    """lambda: weight of the penalty"""
+    window: int = 500
+    """steps over which the Fisher information is averaged"""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.strength) and self.strength >= 0):
+            raise BudgetedError(f"method.strength must be a number of 0 or more, got {self.strength}")
+        if self.window < 1:
+            raise BudgetedError(f"method.window must be at least 1 step, got {self.window}")
+
+    def begin(self, learner: LearnerView) -> None:
+        super().begin(learner)
+        self.fisher, self.importance, self.anchor = self._zeros(), self._zeros(), self._zeros()
+        self.averaged = 0  # steps in the running mean
+        self.anchored = False
+
+    @torch.no_grad()
+    def after_backward(self, step: Step) -> None:
+        super().after_backward(step)
+        trained = {name: p for name, p in self._parameters().items() if p.grad is not None}
+        gradients = [parameter.grad for parameter in trained.values() if parameter.grad is not None]
+        if self.learner.scaler is not None and not all(bool(g.isfinite().all()) for g in gradients):
+            return  # the scaler leaves this step out
+        self.averaged += 1
+        share = 1 / min(self.averaged, self.window)
+        fisher = [self.fisher[name] for name in trained]
+        torch._foreach_mul_(fisher, 1 - share)
+        torch._foreach_addcmul_(fisher, gradients, gradients, value=share)
+        elements = sum(gradient.numel() for gradient in gradients)
+        self.learner.charge("fisher", Cost(0, 4 * elements))
+        if self.anchored:
+            moved = torch._foreach_sub(list(trained.values()), [self.anchor[name] for name in trained])
+            importance = [self.importance[name] for name in trained]
+            torch._foreach_addcmul_(gradients, importance, moved, value=self.strength)
+            self.learner.charge("backward", Cost(0, 4 * elements))
+
+    @torch.no_grad()
+    def end_task(self) -> None:
+        super().end_task()
+        if self.averaged == 0:
+            return  # nothing was learned that could be held
+        for name, parameter in self._parameters().items():
+            self.anchor[name].copy_(parameter)
+            self.importance[name].copy_(self.fisher[name])
+        self.anchored = True
+
+    @torch.no_grad()
+    def penalty(self) -> float:
+        """What the penalty is worth now; the steps themselves use just its gradient."""
+        if not self.anchored:
+            return 0.0
+        return (
+            self.strength
+            / 2
+            * sum(
+                float((self.importance[name] * (parameter - self.anchor[name]).square()).sum())
+                for name, parameter in self._parameters().items()
+            )
+        )
+
+    def grown(self) -> None:
+        """A new row matters nothing yet: it is free to move."""
+        super().grown()
+        for name, parameter in self._parameters().items():
+            for kept in (self.fisher, self.importance, self.anchor):
+                if kept[name].shape != parameter.shape:
+                    padded = torch.zeros_like(parameter, requires_grad=False)
+                    padded[: len(kept[name])] = kept[name]
+                    kept[name] = padded
+
+    def most(self, new: int, batch: int) -> Cost:
+        each = 8 if self.anchored else 4
+        own = Cost(0, each * sum(parameter.numel() for parameter in self._parameters().values()))
+        return super().most(new, batch) + own
+
+    def copies(self, rule: Rule = "real") -> int:
+        """The paper's tables count the Fisher information once."""
+        return super().copies(rule) + (3 if rule == "real" else 2)
+
+    def state(self) -> dict[str, Tensor]:
+        state = super().state() | {"averaged": torch.tensor(self.averaged), "anchored": torch.tensor(self.anchored)}
+        for part in ("fisher", "importance", "anchor"):
+            state |= {f"{part}.{name}": kept for name, kept in getattr(self, part).items()}
+        return state
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state(state)
+        self.averaged, self.anchored = int(state["averaged"]), bool(state["anchored"])
+        for part in ("fisher", "importance", "anchor"):
+            kept = self._zeros()
+            for name, values in kept.items():
+                values.copy_(state[f"{part}.{name}"])
+            setattr(self, part, kept)
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.learner.model.named_parameters() if p.requires_grad}
+
+    def _zeros(self) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._parameters().items()}
+
+
+EWC = Method(
+    "ewc",
+    "elastic weight consolidation (EWC++) over experience replay",
+    selection="reservoir",
+    stream_share=0.5,
+    technique=ElasticWeightConsolidation,
+    boundaries=True,
+)

@@ -1,0 +1,23 @@
+"""MIR: maximally interfered retrieval (Aljundi et al., 2019): ER that replays what the coming update would hurt most.
+
+Half of a batch are the samples that just arrived. 50 candidates are drawn uniformly from the reservoir; the gradient on
+the arrived samples makes a virtual SGD step on copies of the parameters; the candidates whose loss rises most are the
+other half. The retrieval itself is `budgeted.replay.mir`; with `--retrieval mir` any other method takes it.
+
+Cost: for every step one more forward and backward of the arrived samples, two forwards of the candidates, and one pass
+over the parameters; at a batch of 16 and 50 candidates about 3.6 times ER. Bytes: as ER.
+Deviations, ours / paper / published code: docs/methods/mir.md.
+"""
+
+from __future__ import annotations
+
+from budgeted.methods.method import Method
+
+MIR = Method(
+    "mir",
+    "ER that replays the samples whose loss would rise most by the coming update",
+    selection="reservoir",
+    retrieval="mir",
+    stream_share=0.5,
+    own=frozenset({"retrieval"}),
+)

@@ -1,0 +1,107 @@
+"""RM (Bang et al., "Rainbow Memory", CVPR 2021): a memory of samples that range from certain to uncertain.
+
+A sample's uncertainty is how little its augmented views agree: with S_c the number of views, of A, that the model gives
+class c, u = 1 - max_c S_c / A. Of the candidates of a class, sorted by u, those at equal intervals stay, so that the
+easy, the typical and the hard are all kept.
+
+The online reading: there is no place for a task's samples beside the memory, so the candidates are what the slots hold.
+When the last slot is taken, the memory is thinned to a share `1 - spare` of its slots: the quotas are as equal over the
+classes as what they hold allows, and a class above its quota keeps those at equal intervals. Newcomers fill the slots
+until the next thinning. It needs no boundaries.
+
+Deviations (ours / paper / published code):
+- when: at every full memory / at every task's end / at every task's end;
+- candidates: what the slots hold / the memory and all samples of the task / the same;
+- interval: n / k, as a fraction / |candidates| / k / rounded down, so that the most uncertain are never reached;
+- views: 12 of the training augmentation / 12 given ones with cutout and colour / the same;
+- batches: half stream, half memory / the same; no CutMix and AutoAugment (the paper's RM without them);
+- passes over the memory after a task: none / 256 epochs over memory and task.
+
+Cost: A forwards of every stored sample of a class above its quota, at each thinning, charged as `retrieval`. Bytes:
+none beside the slots, of which a part is empty between thinnings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from budgeted.budget import Cost
+from budgeted.errors import BudgetedError
+from budgeted.methods.evaluated import evaluated, price_of
+from budgeted.methods.method import Method
+from budgeted.methods.technique import Technique
+from budgeted.replay.membership import Slots
+from budgeted.replay.selection import balanced_counts
+
+
+@dataclass
+class RainbowMemory(Technique):
+    """Thins a full memory to samples at equal intervals of uncertainty."""
+
+    views: int = 12
+    """A: augmented views of a sample that vote"""
+    spare: float = 0.25
+    """share of the slots that a thinning empties"""
+
+    def __post_init__(self) -> None:
+        if self.views < 2:
+            raise BudgetedError(f"method.views of rm must be at least 2, got {self.views}")
+        if not 0 < self.spare < 1:
+            raise BudgetedError(f"method.spare of rm must be between 0 and 1, got {self.spare}")
+
+    def stored(self, slot: int, place: int | None) -> None:
+        memory = self.learner.memory
+        if not memory.full or memory.capacity is None:
+            return
+        staying = max(1, min(memory.capacity - 1, round(memory.capacity * (1 - self.spare))))
+        quotas = balanced_counts(memory.counts, staying)
+        crowded = np.flatnonzero(memory.counts > quotas)
+        if not crowded.size:
+            return  # one slot has nothing to give
+        candidates = np.flatnonzero(np.isin(memory.labels, crowded))
+        price = price_of(self.learner, self.views * candidates.size) + self._counting(candidates.size)
+        if not self.learner.affords(price):
+            return  # greedy balancing goes on, which costs nothing
+        uncertainty = self.uncertainty(candidates)
+        leaving = []
+        for label in crowded.tolist():
+            own = memory.labels[candidates] == label
+            leaving.append(thinned(candidates[own], uncertainty[own], int(quotas[label])))
+        memory.shrink(memory.capacity, np.concatenate(leaving).tolist())
+
+    def uncertainty(self, slots: Slots) -> npt.NDArray[np.float64]:
+        """u of the samples in `slots`: one minus the share of the views that the most voted class gets."""
+        samples = self.learner.memory.gather(slots).samples
+        votes = torch.zeros(len(slots), len(self.learner.class_labels))
+        for _ in range(self.views):
+            answers = evaluated(self.learner, samples, "retrieval", augment=True)[:, : votes.shape[1]]
+            votes[torch.arange(len(slots)), answers.argmax(1)] += 1
+        self.learner.charge("retrieval", self._counting(len(slots)))
+        found: npt.NDArray[np.float64] = (1 - votes.double().amax(1) / self.views).numpy()
+        return found
+
+    def _counting(self, samples: int) -> Cost:
+        """The votes (a maximum and an addition per view), their maximum, a division and a difference, a sort."""
+        classes = len(self.learner.class_labels)
+        return Cost(0, samples * (self.views * (classes + 1) + classes + 2 + max(1, samples).bit_length()))
+
+
+def thinned(members: Slots, uncertainty: npt.NDArray[np.float64], quota: int) -> Slots:
+    """The members of a class that leave: all but `quota` at equal intervals of their order by uncertainty."""
+    order = members[np.argsort(uncertainty, kind="stable")]
+    staying = np.arange(quota) * members.size // max(1, quota)
+    return np.delete(order, staying)
+
+
+RM = Method(
+    "rm",
+    "ER with a memory of samples that range from certain to uncertain, by the votes of augmented views",
+    selection="greedy-balanced",
+    stream_share=0.5,
+    technique=RainbowMemory,
+    own=frozenset({"selection"}),
+)

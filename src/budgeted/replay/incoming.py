@@ -1,0 +1,111 @@
+"""The samples that just arrived, for retrievals that compare the memory with them.
+
+A method with a stream part in its batches (ER and most others) hands them over before every draw. A method that trains
+from the memory alone has none: there the samples stored last, half a batch, stand for them, and are drawn with
+the batch as its stream part.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from budgeted.errors import BudgetedError
+from budgeted.replay.column import Column, Rule
+from budgeted.replay.membership import Slots
+from budgeted.replay.memory import Memory
+from budgeted.replay.view import LearnerView
+
+
+class MeetsTheStream:
+    """A retrieval that looks at what just arrived, and at the model, before it draws: a policy overrides `choose`."""
+
+    columns: tuple[Column, ...] = ()
+    wants_gradients = False
+    wants_stream = True
+
+    def __init__(self, standing_in: int) -> None:
+        """standing_in: how many of the samples stored last stand for the stream; 0 where batches have a stream part."""
+        self._latest: deque[int] = deque(maxlen=standing_in)
+        self._learner: LearnerView | None = None
+        self._incoming: tuple[Tensor, Tensor] | None = None
+        self._operations = 0
+
+    def choose(
+        self, memory: Memory, count: int, generator: np.random.Generator, incoming: tuple[Tensor, Tensor], taken: Slots
+    ) -> Slots:
+        """`count` different slots beside those `taken`, which the memory has, for a batch with these samples."""
+        raise NotImplementedError
+
+    def meet(self, learner: LearnerView, samples: Tensor, labels: Tensor) -> None:
+        self._learner, self._incoming = learner, (samples, labels)
+
+    def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
+        if self._incoming is None:
+            raise BudgetedError("this retrieval compares the memory with the stream: call meet() before draw()")
+        incoming, self._incoming = self._incoming, None
+        taken = np.zeros(0, np.int64)
+        if len(incoming[1]) == 0 and self._latest:
+            taken = np.array(self._latest, np.int64)[-batch_size:]
+            stored = memory.gather(taken)
+            incoming = stored.samples, stored.labels
+        count = min(batch_size, len(memory)) - len(taken)
+        self._operations = len(taken) + count
+        chosen = self.choose(memory, count, generator, incoming, taken) if count else np.zeros(0, np.int64)
+        return np.concatenate([taken, chosen])
+
+    def coming(self, new: int, batch: int) -> tuple[int, int]:
+        """Samples that the next draw will compare with, and how many of them stand for the stream and are drawn too."""
+        taken = 0 if new else min(len(self._latest), batch)
+        return new or taken, taken
+
+    @property
+    def learner(self) -> LearnerView:
+        if self._learner is None:
+            raise BudgetedError("this retrieval looks at the model: call meet() before draw()")
+        return self._learner
+
+    def observe(self, values: Tensor, present: Tensor, labels: Tensor) -> None:
+        return None
+
+    def price(self) -> int:
+        """Of the draw itself; what was run on the model was charged where it ran."""
+        return self._operations
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        """The numbers of the slots stored last; the paper's tables do not count such things."""
+        return 8 * (self._latest.maxlen or 0) if rule == "real" else 0
+
+    def index_nbytes(self) -> int:
+        return 0
+
+    def evicting(self, memory: Memory, slot: int) -> None:
+        if slot in self._latest:
+            self._latest.remove(slot)
+
+    def stored(self, memory: Memory, slot: int) -> None:
+        self._latest.append(slot)
+
+    def adopt(self, memory: Memory) -> None:
+        """Renumbered: nobody knows any more which slots came last, until the next ones come."""
+        self._latest.clear()
+
+    def state(self) -> dict[str, Tensor]:
+        return {"latest": torch.tensor(list(self._latest), dtype=torch.int64)} if self._latest.maxlen else {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        if "latest" in state:
+            self._latest.extend(state["latest"].tolist())
+
+
+def uniform_beside(memory: Memory, count: int, taken: Slots, generator: np.random.Generator) -> Slots:
+    """`count` different slots, uniformly, of those not taken."""
+    if taken.size == 0:
+        return generator.choice(len(memory), count, replace=False)
+    left = np.setdiff1d(np.arange(len(memory)), taken)
+    drawn: Slots = generator.choice(left, count, replace=False)
+    return drawn

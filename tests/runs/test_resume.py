@@ -26,6 +26,7 @@ import torch
 
 from budgeted.cli import main
 from budgeted.learner import state
+from budgeted.methods import METHODS
 from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import environment
 from budgeted.runs.folder import RunFolder
@@ -154,6 +155,24 @@ def begun(folder: Path, chosen: RunConfig, samples: int) -> Path:
     with pytest.raises(Stopped):
         start(chosen, folder, stop_after(samples))
     return folder
+
+
+@pytest.mark.parametrize("stream", ["disjoint", "gaussian"])
+@pytest.mark.parametrize("method", [*METHODS, "lider-mir"])
+def test_every_method_resumes_exactly_on_streams_with_and_without_tasks(
+    method: str, stream: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Stopped behind a boundary, between checkpoints, and taken up by the command."""
+    small = {"model": "mlp", "limit": 50, "slots": 12, "eval_every": 10, "eval_samples": 20, "checkpoint_every": 7}
+    chosen = config(method, stream=stream, **small)
+    whole = start(chosen, tmp_path / "whole")
+    stopped = begun(tmp_path / "stopped", chosen, 33)
+    capsys.readouterr()
+    assert main(["run", "--resume", str(stopped), "--json"]) == 0
+    resumed = json.loads(capsys.readouterr().out)
+    assert resumed["sittings"] == 2
+    assert resumed["iterations"] > 0
+    same_end(whole, resumed)
 
 
 # the smallest model: what is asked of a folder does not depend on it

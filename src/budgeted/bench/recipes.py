@@ -131,6 +131,46 @@ def savings() -> Recipe:
     return Recipe("At equal executed compute, what do the savings buy?", over_seeds(configs, (1, 2, 3)))
 
 
+EQUAL_COMPUTE = "19.83TFLOP"
+"""What Vanilla executes on `cpu-fast` at one iteration per sample, under rule `real`."""
+
+REPLAY_METHODS = ("er", "der++", "mir", "aser", "ewc", "ocs", "cama", "bic", "gdumb", "rm", "clib", "lider")
+POLICIES = ("constant", "linear", "random", "adaptive", "egeria", "ptlf")
+
+
+def at_equal_compute(config: RunConfig) -> RunConfig:
+    """As many iterations as EQUAL_COMPUTE pays for, with everything the method executes; savings are spent."""
+    return replace(config, iterations=None, compute=EQUAL_COMPUTE, spend_savings=True)
+
+
+def methods() -> Recipe:
+    # Vanilla and SAR spend just this at one iteration per sample: their runs are those of the other recipes
+    plain = [cpu_fast("vanilla"), cpu_fast("sar")]
+    configs = [*plain, *(at_equal_compute(cpu_fast(name)) for name in ("al", "al-sar", *REPLAY_METHODS))]
+    return Recipe(
+        "Which method learns most from the same executed compute and bytes? Gaussian stream, protocol cpu-fast.",
+        over_seeds(configs, (1, 2)),
+    )
+
+
+def freezing_policies() -> Recipe:
+    vanilla = cpu_fast("vanilla")
+    configs = [vanilla, *(at_equal_compute(replace(vanilla, freezing=name)) for name in POLICIES)]
+    return Recipe(
+        "Which freezing policy learns most from the same executed compute? Vanilla, Gaussian, protocol cpu-fast.",
+        over_seeds(configs, (1, 2)),
+    )
+
+
+def vit() -> Recipe:
+    """A vision transformer from scratch: its 2.7 million parameters alone are beyond the protocol's bytes."""
+    config = replace(cpu_fast("vanilla"), model="vit-tiny", memory=None, slots=500)
+    return Recipe(
+        "Does freezing keep a small ViT's accuracy? The stream of protocol cpu-fast, 500 slots.",
+        over_seeds([config, replace(config, method="al")], (1, 2)),
+    )
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "components": components,
     "components-disjoint": components_disjoint,
@@ -138,6 +178,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "readings-al": readings_al,
     "full-size": full_size,
     "savings": savings,
+    "methods": methods,
+    "freezing-policies": freezing_policies,
+    "vit": vit,
 }
 
 

@@ -11,6 +11,7 @@ from tyro.conf import subcommand
 
 from budgeted import __version__
 from budgeted.cli.blocks import Blocks
+from budgeted.cli.costs import Costs
 from budgeted.cli.demo import Demo
 from budgeted.cli.listing import List
 from budgeted.cli.plan import Plan
@@ -51,6 +52,7 @@ def _parse(given: list[str]) -> Command:
     commands = Union[  # noqa: UP007
         Annotated[Run, subcommand("run", default=default)],
         Annotated[Plan, subcommand("plan")],
+        Annotated[Costs, subcommand("costs")],
         Annotated[Sweep, subcommand("sweep")],
         Annotated[Table, subcommand("table")],
         Annotated[List, subcommand("list")],

@@ -1,0 +1,219 @@
+"""Compute of an iteration over ER's, method by method; and what every freezing policy itself keeps and runs.
+
+An iteration is one training step that a sample is due. What a method runs outside the steps is spread over them: the
+training for an evaluation over the steps between two evaluations, work for the memory over the samples that caused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from budgeted import streams
+from budgeted.bench.probe import TASKS, Period, Probe, Side, Spent
+from budgeted.bench.published import MULTIPLIERS, POLICY_RUNS, PublishedCompute
+from budgeted.bench.slot_costs import slot_row
+from budgeted.budget import RULES, Budget, Purpose, Rule
+from budgeted.errors import BudgetedError
+from budgeted.freezing import AdaptivePrefix, Egeria, TaskCorrelated
+from budgeted.freezing.registry import POLICIES
+from budgeted.learner import LearnerSettings, Settings
+from budgeted.learner.plan import facts_of, make_plan
+from budgeted.methods import METHODS, Method
+from budgeted.methods.clib import SampleWiseImportance
+from budgeted.methods.rm import RainbowMemory
+
+_SLOTS = 128  # of a measurement: more than MIR and ASER look at, and a quarter of it is whole stream batches
+_OF_EACH_CLASS = 3  # slots at least: two for ASER's sets, and one to spare
+_WHOLE_MEMORY = frozenset({"clib"})  # run the memory as a whole now and then, so they are measured at its real size
+
+
+@dataclass(frozen=True)
+class Setup:
+    """On what is measured."""
+
+    dataset: str = "cifar10"
+    model: str = "resnet32"
+    budget: int = 7_998_016
+    batch_size: int = 16
+    iterations: float = 1.0
+    """training steps per sample"""
+    eval_every: int = 100
+    """samples between two evaluations"""
+    arriving: int | None = None
+    """classes that arrive while it is measured; a fifth of all if None"""
+    audit: bool = False
+    """count what is executed as well, independently"""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.iterations <= 100:
+            raise BudgetedError(f"--iterations must be above 0 and at most 100 to be measured, got {self.iterations:g}")
+        if self.eval_every < 1:
+            raise BudgetedError(f"--eval-every must be 1 or more, got {self.eval_every}")
+        if self.arriving is not None and not 1 <= self.arriving <= self.classes:
+            raise BudgetedError(f"--arriving must be from 1 to the {self.classes} classes, got {self.arriving}")
+
+    @property
+    def classes(self) -> int:
+        return streams.info(self.dataset).classes
+
+    @property
+    def slots(self) -> int:
+        return max(_SLOTS, -(-_OF_EACH_CLASS * self.classes // _SLOTS) * _SLOTS)
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """One method's compute per iteration over ER's."""
+
+    method: str
+    published: PublishedCompute
+    over_er: Mapping[Rule, float]
+    by_purpose: Mapping[Purpose, float]
+    """under rule `real`, in ER's iterations"""
+    executed_over_charged: float | None
+    averaged_over: str
+
+
+def period_of(method: Method, setup: Setup, slots: int) -> Period:
+    """What repeats itself: a stream batch, a thinning of the memory, a refresh of the Fisher traces."""
+    waiting = int(setup.batch_size * method.stream_share) * method.technique.choices
+    if not method.technique.trains:
+        passes = -(-slots // setup.batch_size)
+        return Period(passes, what="a training for an evaluation, over the steps that were due")
+    if issubclass(method.technique, RainbowMemory):
+        emptied = int(slots * RainbowMemory.spare)
+        return Period(emptied, what=f"a thinning: {RainbowMemory.spare:.0%} of the slots' worth of samples")
+    if method.freezing != "none":
+        return policy_period(method.freezing)
+    if method.name in _WHOLE_MEMORY:
+        every = SampleWiseImportance.importance_period
+        return Period(steps=every, what=f"{every} steps, one of which measures {slots:,} slots")
+    if not waiting:
+        return Period()
+    what = f"a stream batch of {waiting} samples"
+    if method.boundaries:
+        what += f", a fifth of the steps before the first boundary; evaluations every {setup.eval_every} samples"
+    return Period(waiting, what=what)
+
+
+def multipliers(methods: Sequence[Method], setup: Setup) -> Iterator[Multiplier]:
+    """One after the other: each takes from seconds to a minute."""
+    for method in methods:
+        sides, period = _measured(method, setup)
+        over_er = {rule: sum(_per_iteration(sides, setup, rule).values()) / of_er(setup, rule) for rule in RULES}
+        costs = _per_iteration(sides, setup, "real")
+        by_purpose = {purpose: cost / of_er(setup, "real") for purpose, cost in costs.items() if cost}
+        yield Multiplier(
+            method.name,
+            MULTIPLIERS.get(method.name, PublishedCompute()),
+            over_er,
+            by_purpose,
+            _executed_over_charged([spent for side in sides for spent in (side.period, side.evaluation)]),
+            period.what,
+        )
+
+
+def of_er(setup: Setup, rule: Rule) -> float:
+    """An iteration of ER."""
+    return sum(_per_iteration(_measured(METHODS["er"], setup)[0], setup, rule).values())
+
+
+@cache
+def _measured(method: Method, setup: Setup) -> tuple[tuple[Side, ...], Period]:
+    """Both sides of the first boundary; just one if the method needs none."""
+    slots = setup.slots
+    if method.name in _WHOLE_MEMORY:
+        planned = slot_row(method, setup.dataset, setup.model, setup.budget, setup.batch_size)
+        slots = planned.slots("real") or slots
+    period = period_of(method, setup, slots)
+    probe = Probe(
+        method,
+        facts_of(streams.info(setup.dataset)),
+        setup.model,
+        settings=Settings(LearnerSettings(batch_size=setup.batch_size)),
+        slots=slots,
+        arriving=setup.arriving,
+        audit=setup.audit,
+    )
+    sides = []
+    if method.boundaries:
+        probe.meet(max(1, setup.classes // 2))
+        sides.append(probe.side(period, setup.iterations))
+        probe.learner.end_task()
+    probe.meet(setup.classes)
+    sides.append(probe.side(period, setup.iterations))
+    probe.learner.close()
+    return tuple(sides), period
+
+
+def _per_iteration(sides: Sequence[Side], setup: Setup, rule: Rule) -> dict[Purpose, float]:
+    """Cost of an iteration by purpose, weighted over both sides of the boundary."""
+    found: dict[Purpose, float] = {}
+    shares = (1.0,) if len(sides) == 1 else (1 / TASKS, 1 - 1 / TASKS)
+    for share, side in zip(shares, sides, strict=True):
+        between = side.evaluation.steps or setup.eval_every * setup.iterations
+        for spent, steps in ((side.period, side.period.steps), (side.evaluation, between)):
+            for purpose, cost in spent.on.items():
+                found[purpose] = found.get(purpose, 0.0) + share * cost.under(rule) / steps
+    return found
+
+
+def _executed_over_charged(spent: Sequence[Spent]) -> float | None:
+    charged = sum(each.real for each in spent)
+    executed = [each.executed for each in spent if each.executed is not None]
+    return sum(executed) / charged if executed and charged else None
+
+
+@dataclass(frozen=True)
+class PolicyCost:
+    """What a freezing policy itself keeps and runs; what it saves is another matter."""
+
+    policy: str
+    bytes: Mapping[Rule, int]
+    per_iteration: float
+    """operations under rule `real`"""
+    over_er: float
+    """these over an iteration of ER"""
+    paper_run: str
+    """the paper's whole run over one without freezing"""
+    averaged_over: str
+
+
+def policy_period(policy: str) -> Period:
+    """What repeats itself in a policy's own work."""
+    if policy == "adaptive":
+        every = AdaptivePrefix.refresh_every
+        return Period(steps=every, what=f"{every} steps, one of which refreshes the Fisher traces")
+    if policy == "egeria":
+        return Period(steps=Egeria.period, what=f"{Egeria.period} steps, one of which runs the reference")
+    if policy == "ptlf":
+        probe = TaskCorrelated.probe
+        return Period(steps=probe + 1, what=f"a task, of which {probe} steps compare and one decomposes")
+    return Period()
+
+
+def policy_costs(setup: Setup) -> Iterator[PolicyCost]:
+    """Every policy under Vanilla."""
+    info = streams.info(setup.dataset)
+    facts = facts_of(info)
+    for policy in POLICIES:
+        method, period = METHODS["vanilla"].with_parts(freezing=policy), policy_period(policy)
+        settings = Settings(LearnerSettings(batch_size=setup.batch_size))
+        # a task as short as what PTLF does in it; the work is then spread over a whole one
+        short = replace(settings, freezing={"stretch": period.steps}) if policy == "ptlf" else settings
+        probe = Probe(method, facts, setup.model, settings=short, slots=setup.slots)
+        probe.meet(setup.classes)
+        spent = probe.side(period, setup.iterations).period
+        probe.learner.close()
+        steps = info.train_size * setup.iterations / TaskCorrelated.tasks if policy == "ptlf" else spent.steps
+        cost = spent.on["fisher"].real / steps
+        kept = {
+            rule: make_plan(
+                method, info, setup.model, settings=settings, slots=1, budget=Budget(), iterations=1, rule=rule,
+                measure=False,
+            ).bytes.get("freezing", 0)
+            for rule in RULES
+        }  # fmt: skip
+        yield PolicyCost(policy, kept, cost, cost / of_er(setup, "real"), POLICY_RUNS[policy], period.what)

@@ -6,6 +6,7 @@ through the dispatcher, where the audit sees them.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -116,3 +117,28 @@ def test_retrieval_does_not_read_gradients_inside_compiled_code(batch: tuple[Ten
     retrieval = SimilarityAwareRetrieval(model, memory, exclude=others, fraction=0.5)
     assert retrieval.sampled is not None
     assert {coordinate.parameter for coordinate in retrieval.sampled.coordinates} <= {"stem.weight", "stem.bias"}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the default backend compiles C++")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # the compiler's own imports
+def test_the_default_backend() -> None:
+    """The audit does not see its kernels; the gradients are those of a full backward, and what rests has none."""
+
+    def network() -> nn.Sequential:
+        net = seeded(lambda: nn.Sequential(*[nn.Sequential(nn.Linear(20, 20), nn.GELU()) for _ in range(3)]))
+        assert isinstance(net, nn.Sequential)
+        return net.append(seeded(lambda: nn.Linear(20, 5)))
+
+    inputs = torch.randn(8, 20, generator=torch.Generator().manual_seed(3))
+    targets = inputs[:, :5].argmax(1)
+    plain, model = network(), network()
+    F.cross_entropy(plain(inputs), targets).backward()
+    for block in list(model)[:-1]:
+        block.compile()
+    freezing = AdaptiveFreezing(model, policy="constant", n=2)
+    freezing.backward(F.cross_entropy(model(inputs), targets))
+    for number, (full, parameter) in enumerate(zip(plain.parameters(), model.parameters(), strict=True)):
+        if number < 4:
+            assert parameter.grad is None
+        else:
+            torch.testing.assert_close(parameter.grad, full.grad, rtol=1e-5, atol=1e-7)

@@ -1,0 +1,679 @@
+"""ER, DER++, MIR, EWC and GDumb here and in avalanche-lib: accuracy and CPU seconds per iteration, side by side.
+
+One problem per seed is written to a file that both sides read: a stream of five tasks of two classes, every task cut to
+whole groups of ten, in one order; a perceptron with 256 hidden units and its first weights; test samples. 10 samples
+that arrive and 10 replayed ones in a step, a memory of 200 samples, one pass, plain SGD, no augmentation. Whatever else
+differs is a variant by its own name: `OURS` and `THEIRS` say what is set, `COMPARISONS` which are held together, first
+the five methods with the closest settings there are, then single differences taken away (ablations).
+
+avalanche's sides have all taken off that can be: no evaluation, no transform, floats made beforehand. Its strategies
+are used as they come; where an ablation changes one, the class is a subclass below.
+
+Each side is a process of its own, and they take turns, run by run. How to get avalanche-lib: `against_avalanche.py`.
+
+    python benchmarks/methods_against_avalanche.py --avalanche-python avalanche-env/bin/python --out results/FOLDER
+    ... --dataset mnist --data-dir FOLDER --limit 3000 --seeds 10
+    ... --dataset mnist --data-dir FOLDER --limit 3000 --seeds 30 --only mir
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from against_avalanche import CLASSES, HIDDEN, NEW, REPLAYED, SLOTS, normalised, torchvision_operators
+from torch import Tensor, nn
+
+TASKS = 5
+RATES = {"digits": 0.1, "mnist": 0.01, "fashion-mnist": 0.01}
+ALPHA = BETA = 0.5  # of DER++
+CANDIDATES = 50  # of MIR
+STRENGTH = 100.0  # of EWC: half of it is avalanche's lambda
+LEGEND = """\
+Accuracies are in percent, over the classes met so far: after the last task (final), and the mean of those after every
+task (over tasks), each with its mean ± standard deviation over seeds. A difference is first less second: the mean over
+seeds ± half of the paired 95 % interval, and p of Welch's test, which knows of no pairs. ms: CPU milliseconds per
+iteration on one thread, median over seeds, without the first task, in which a side sets itself up."""
+Plugins = Callable[[], list[Any]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What both sides are given."""
+
+    images: Tensor
+    """uint8, in the order of the stream"""
+    labels: Tensor
+    """classes numbered as they first appear, so that a class's row in the head is the same on both sides"""
+    tasks: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    weights: tuple[Tensor, ...]
+    rate: float
+    seed: int
+
+    @classmethod
+    def read(cls, path: str, rate: float, seed: int) -> Problem:
+        with np.load(path) as held:
+            given = {name: torch.from_numpy(held[name]) for name in held.files}
+        weights = tuple(given.pop(name) for name in sorted(given) if name.startswith("weights"))
+        return cls(**given, weights=weights, rate=rate, seed=seed)
+
+    @property
+    def epochs(self) -> int:
+        """GDumb's passes over the memory for each task: as many steps in all as the stream has groups, about."""
+        return round(len(self.labels) / NEW / (TASKS * SLOTS / (NEW + REPLAYED)))
+
+    def task(self, number: int) -> tuple[Tensor, Tensor]:
+        return self.images[self.tasks == number], self.labels[self.tasks == number]
+
+    def start(self, model: nn.Module) -> nn.Module:
+        with torch.no_grad():
+            for parameter, weights in zip(model.parameters(), self.weights, strict=True):
+                parameter.copy_(weights)
+        return model
+
+
+class Side(Protocol):
+    @property
+    def iterations(self) -> int: ...
+
+    def learn(self, task: int) -> None: ...
+
+    def logits(self, images: Tensor) -> Tensor: ...
+
+
+class OurSide:
+    """The learner of this project, fed sample by sample."""
+
+    def __init__(
+        self,
+        name: str,
+        problem: Problem,
+        *,
+        batch: int = NEW + REPLAYED,
+        stream_share: float = NEW / (NEW + REPLAYED),
+        selection: str | None = None,
+        times_rate: float = 1.0,
+        technique: Callable[[], type[Any]] | None = None,
+        own: dict[str, Any] | None = None,
+    ) -> None:
+        from budgeted import models
+        from budgeted.learner.augment import Augmentation
+        from budgeted.learner.learner import DataFacts, Learner
+        from budgeted.learner.settings import LearnerSettings, Settings
+        from budgeted.methods import method
+        from budgeted.replay import MIRSettings
+
+        chosen = method(name)
+        if chosen.stream_share:  # GDumb's batches have no samples of the stream
+            chosen = replace(chosen, stream_share=stream_share)
+        if technique is not None:
+            chosen = replace(chosen, technique=technique())
+        channels, height, width = problem.images.shape[1:]
+        shape = (channels, height, width)
+        rate = problem.rate * times_rate
+        self._problem = problem
+        self._learner = Learner(
+            problem.start(models.build("mlp", classes=CLASSES, input_shape=shape)),
+            chosen,
+            DataFacts(shape, (0.5,), (0.25,), classes=CLASSES),
+            slots=SLOTS,
+            iterations=1 / NEW,
+            settings=Settings(
+                LearnerSettings(batch_size=batch, optimizer="sgd", learning_rate=rate, selection=selection),
+                Augmentation(0, False, 0),
+                method=(own or {}) | ({"epochs": problem.epochs} if name == "gdumb" else {}),
+                mir=MIRSettings(CANDIDATES),
+            ),
+            seed=problem.seed,
+        )
+
+    @property
+    def iterations(self) -> int:
+        return self._learner.steps
+
+    def learn(self, task: int) -> None:
+        images, labels = self._problem.task(task)
+        for image, label in zip(images, labels.tolist(), strict=True):
+            self._learner.learn(image, label)
+        self._learner.end_task()
+        self._learner.before_prediction()
+
+    def logits(self, images: Tensor) -> Tensor:
+        return self._learner.logits(images)
+
+
+def one_draw_for_both_terms() -> type[Any]:
+    """DER++ whose replayed samples all keep labels and logits, instead of one half each."""
+    from budgeted.methods.der import LOGITS, DarkExperienceReplay
+    from budgeted.methods.technique import Step
+
+    class OneDraw(DarkExperienceReplay):
+        def loss(self, step: Step, logits: Tensor) -> Tensor:
+            loss = F.cross_entropy(logits[: step.new], step.labels[: step.new])
+            if len(logits) == step.new:
+                return loss
+            replayed = logits[step.new :]
+            loss = loss + self.beta * F.cross_entropy(replayed, step.labels[step.new :])
+            return loss + self.alpha * F.mse_loss(replayed, step.columns[LOGITS])
+
+    return OneDraw
+
+
+def of_whole_tasks(fisher: bool, memory: bool) -> type[Any]:
+    """EWC whose F is summed over tasks, each computed at the task's last weights on the task's own samples (`fisher`);
+    whose memory gets a task's samples when the task has ended (`memory`)."""
+    from budgeted.methods.ewc import ElasticWeightConsolidation
+    from budgeted.methods.technique import Step
+
+    class OfWholeTasks(ElasticWeightConsolidation):
+        def begin(self, learner: Any) -> None:
+            super().begin(learner)
+            self._batches: list[tuple[Tensor, Tensor]] = []
+            self._arrived: list[tuple[Tensor, int]] = []
+
+        def withholds(self, sample: Tensor, row: int) -> bool:
+            self._arrived.append((sample, row))
+            return super().withholds(sample, row)
+
+        def offered(self, waiting: int) -> Sequence[int]:
+            return () if memory else super().offered(waiting)
+
+        def after_backward(self, step: Step) -> None:
+            self._batches.append((step.images[: step.new], step.labels[: step.new]))
+            super().after_backward(step)
+
+        def end_task(self) -> None:
+            summed = {name: values.clone() for name, values in self.importance.items()}
+            super().end_task()
+            if fisher:
+                for images, labels in self._batches:
+                    with self.learner.aside(), torch.enable_grad():
+                        loss = F.cross_entropy(self.learner.model(images), labels)
+                        gradients = torch.autograd.grad(loss, list(self._parameters().values()))
+                    for values, gradient in zip(summed.values(), gradients, strict=True):
+                        values.addcmul_(gradient, gradient, value=1 / len(self._batches))
+                self.importance = summed
+            if memory:
+                for sample, row in self._arrived:
+                    self.learner._store(sample, row)  # type: ignore[attr-defined]
+            self._batches.clear()
+            self._arrived.clear()
+
+    return OfWholeTasks
+
+
+class TheirSide:
+    """A strategy of avalanche, on groups of ten (`online`) or on whole tasks."""
+
+    def __init__(
+        self,
+        plugins: Plugins | None,
+        problem: Problem,
+        *,
+        online: bool = True,
+        shuffle: bool = True,
+        task_labels: bool = False,
+        of_memory: bool = False,
+    ) -> None:
+        from avalanche.benchmarks import benchmark_from_datasets, split_online_stream
+        from avalanche.benchmarks.utils import as_classification_dataset
+        from avalanche.benchmarks.utils.data import make_avalanche_dataset
+        from avalanche.benchmarks.utils.data_attribute import DataAttribute
+        from avalanche.training.supervised import DER, Naive
+
+        pixels = problem.images[0].numel()
+        model = problem.start(
+            nn.Sequential(nn.Flatten(), nn.Linear(pixels, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+        )
+        given: dict[str, Any] = {
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=problem.rate, fused=True),
+            "train_mb_size": NEW + REPLAYED if of_memory else NEW,
+            "train_epochs": problem.epochs if of_memory else 1,
+            "evaluator": None,
+        }
+        if plugins is None:
+            self.strategy = DER(mem_size=SLOTS, batch_size_mem=REPLAYED, alpha=ALPHA, beta=BETA, **given)
+        else:
+            self.strategy = Naive(plugins=plugins(), **given)
+        datasets = []
+        for images, labels in map(problem.task, range(TASKS)):
+            attributes = [DataAttribute(labels.tolist(), "targets")]
+            if task_labels:
+                attributes.append(DataAttribute([0] * len(labels), "targets_task_labels", use_in_getitem=True))
+            tensors = torch.utils.data.TensorDataset(normalised(images), labels)
+            datasets.append(as_classification_dataset(make_avalanche_dataset(tensors, data_attributes=attributes)))
+        self._stream = benchmark_from_datasets(train=datasets).train_stream
+        self._split: Callable[[list[Any]], Iterable[Any]] = list
+        if online:
+            self._split = partial(split_online_stream, experience_size=NEW, shuffle=False, drop_last=True)
+        self._options = {} if shuffle else {"shuffle": False}
+
+    @property
+    def iterations(self) -> int:
+        return int(self.strategy.clock.train_iterations)
+
+    def learn(self, task: int) -> None:
+        for experience in self._split([self._stream[task]]):
+            self.strategy.train(experience, eval_streams=[], **self._options)
+
+    @torch.no_grad()
+    def logits(self, images: Tensor) -> Tensor:
+        self.strategy.model.eval()
+        logits: Tensor = self.strategy.model(normalised(images))
+        return logits
+
+
+def their_er() -> list[Any]:
+    from avalanche.training.plugins import ReplayPlugin
+    from avalanche.training.storage_policy import ReservoirSamplingBuffer
+
+    return [ReplayPlugin(SLOTS, batch_size_mem=REPLAYED, storage_policy=ReservoirSamplingBuffer(SLOTS))]
+
+
+def their_mir(all_classes: bool = False) -> list[Any]:
+    from avalanche.training.plugins import MIRPlugin
+
+    class AllClasses(MIRPlugin):  # type: ignore[misc]
+        """Candidates of every class, also of those in the last group."""
+
+        def after_training_exp(self, strategy: Any, **options: Any) -> None:
+            self.storage_policy.update(strategy, **options)
+            self.replay_loader = iter(
+                torch.utils.data.DataLoader(self.storage_policy.buffer, batch_size=self.subsample, shuffle=True)
+            )
+
+    return [(AllClasses if all_classes else MIRPlugin)(REPLAYED, SLOTS, CANDIDATES)]
+
+
+def their_ewc(replay: bool, watched: bool = False) -> list[Any]:
+    from avalanche.training.plugins import EWCPlugin
+
+    class Watched(EWCPlugin):  # type: ignore[misc]
+        """Notes the largest penalty."""
+
+        largest = 0.0
+
+        def before_backward(self, strategy: Any, **options: Any) -> None:
+            before = float(strategy.loss.detach())
+            super().before_backward(strategy, **options)
+            self.largest = max(self.largest, float(strategy.loss.detach()) - before)
+
+    elastic = (Watched if watched else EWCPlugin)(STRENGTH / 2, mode="online", decay_factor=1.0)
+    return [*(their_er() if replay else []), elastic]
+
+
+def their_gdumb() -> list[Any]:
+    from avalanche.training.plugins import GDumbPlugin
+
+    return [GDumbPlugin(SLOTS)]
+
+
+DARK = {"alpha": ALPHA, "beta": BETA}
+ELASTIC = {"strength": STRENGTH}
+ALONE: dict[str, Any] = {"batch": NEW, "stream_share": 1.0}
+BALANCED = "greedy-balanced"
+OURS: dict[str, Callable[[Problem], Side]] = {
+    "er": partial(OurSide, "er"),
+    "der++": partial(OurSide, "der++", own=DARK, selection=BALANCED),
+    "der++, one draw for both terms": partial(
+        OurSide, "der++", own=DARK, selection=BALANCED, technique=one_draw_for_both_terms
+    ),
+    "der++, its own reservoir": partial(OurSide, "der++", own=DARK),
+    "mir": partial(OurSide, "mir", selection=BALANCED),
+    "mir, rate x 2": partial(OurSide, "mir", selection=BALANCED, times_rate=2.0),
+    "mir, its own reservoir": partial(OurSide, "mir"),
+    "ewc": partial(OurSide, "ewc", own=ELASTIC),
+    "ewc, memory of whole tasks": partial(
+        OurSide, "ewc", own=ELASTIC, technique=partial(of_whole_tasks, fisher=False, memory=True)
+    ),
+    "ewc, F and memory of whole tasks": partial(
+        OurSide, "ewc", own=ELASTIC, technique=partial(of_whole_tasks, fisher=True, memory=True)
+    ),
+    "ewc without replay": partial(OurSide, "ewc", own=ELASTIC, **ALONE),
+    "ewc without replay, F of whole tasks": partial(
+        OurSide, "ewc", own=ELASTIC, technique=partial(of_whole_tasks, fisher=True, memory=False), **ALONE
+    ),
+    "gdumb": partial(OurSide, "gdumb", own={"last_rate": 1.0}),
+    "gdumb, its own cosine": partial(OurSide, "gdumb"),
+}
+THEIRS: dict[str, Callable[[Problem], Side]] = {
+    "er": partial(TheirSide, their_er),
+    "er on whole tasks": partial(TheirSide, their_er, online=False),
+    "der++": partial(TheirSide, None, task_labels=True),
+    "mir": partial(TheirSide, their_mir),
+    "mir, candidates of all classes": partial(TheirSide, partial(their_mir, True)),
+    "ewc on whole tasks": partial(TheirSide, partial(their_ewc, True), online=False),
+    "ewc on groups of ten": partial(TheirSide, partial(their_ewc, True, watched=True)),
+    "ewc without replay": partial(TheirSide, partial(their_ewc, False), online=False, shuffle=False),
+    "gdumb on whole tasks": partial(TheirSide, their_gdumb, online=False, of_memory=True),
+}
+
+
+class Comparison(NamedTuple):
+    """Two variants, each by its side and name."""
+
+    first: str
+    second: str
+
+
+METHODS = (
+    Comparison("ours: er", "theirs: er"),
+    Comparison("ours: der++", "theirs: der++"),
+    Comparison("ours: mir", "theirs: mir"),
+    Comparison("ours: ewc", "theirs: ewc on whole tasks"),
+    Comparison("ours: gdumb", "theirs: gdumb on whole tasks"),
+)
+ABLATIONS = (
+    Comparison("ours: der++, one draw for both terms", "theirs: der++"),
+    Comparison("ours: der++, its own reservoir", "ours: der++"),
+    Comparison("ours: mir, rate x 2", "theirs: mir"),
+    Comparison("ours: mir, rate x 2", "ours: mir"),
+    Comparison("ours: mir", "theirs: mir, candidates of all classes"),
+    Comparison("ours: mir, rate x 2", "theirs: mir, candidates of all classes"),
+    Comparison("theirs: mir", "theirs: mir, candidates of all classes"),
+    Comparison("ours: mir, its own reservoir", "ours: mir"),
+    Comparison("theirs: er on whole tasks", "theirs: er"),
+    Comparison("theirs: ewc on whole tasks", "theirs: er on whole tasks"),
+    Comparison("ours: ewc", "ours: er"),
+    Comparison("ours: ewc, memory of whole tasks", "theirs: ewc on whole tasks"),
+    Comparison("ours: ewc, memory of whole tasks", "ours: ewc"),
+    Comparison("ours: ewc, F and memory of whole tasks", "theirs: ewc on whole tasks"),
+    Comparison("ours: ewc", "theirs: ewc on groups of ten"),
+    Comparison("ours: ewc without replay", "theirs: ewc without replay"),
+    Comparison("ours: ewc without replay, F of whole tasks", "theirs: ewc without replay"),
+    Comparison("ours: gdumb, its own cosine", "ours: gdumb"),
+)
+
+
+def write_problem(path: Path, dataset: Any, seed: int, limit: int | None) -> None:
+    from budgeted import models
+    from budgeted.streams.stream import stream_of
+
+    stream = stream_of(dataset, "disjoint", seed, limit=limit, tasks=TASKS)
+    assert stream.tasks is not None
+    of_task = [np.flatnonzero(stream.tasks == task) for task in range(TASKS)]
+    kept = np.concatenate([positions[: len(positions) // NEW * NEW] for positions in of_task])
+    indices = stream.indices[kept]
+    labels = dataset.train_labels[indices]
+    _, first = np.unique(labels, return_index=True)
+    rows = np.empty(CLASSES, np.int64)
+    rows[labels[np.sort(first)]] = np.arange(CLASSES)
+    model = models.build("mlp", classes=CLASSES, input_shape=dataset.input_shape, seed=seed)
+    np.savez(
+        path,
+        images=dataset.train_images[indices],
+        labels=rows[labels],
+        tasks=stream.tasks[kept],
+        test_images=dataset.test_images,
+        test_labels=rows[dataset.test_labels],
+        **{f"weights{place}": each.detach().numpy() for place, each in enumerate(model.parameters())},  # type: ignore[arg-type]
+    )
+
+
+def run(build: Callable[[Problem], Side], problem: Problem) -> dict[str, Any]:
+    """One pass over the stream, and the accuracy over the classes met so far after every task."""
+    torch.manual_seed(problem.seed)  # avalanche draws from the global generators
+    random.seed(problem.seed)
+    side = build(problem)
+    seconds, iterations, accuracies = [], [], []
+    for task in range(TASKS):
+        before, begin = side.iterations, time.process_time()
+        side.learn(task)
+        seconds.append(round(time.process_time() - begin, 6))
+        iterations.append(side.iterations - before)
+        met = int(problem.task(task)[1].max()) + 1
+        asked = problem.test_labels < met
+        predicted = side.logits(problem.test_images[asked])[:, :met].argmax(1)
+        accuracies.append(int((predicted == problem.test_labels[asked]).sum()) / int(asked.sum()))
+    answer = {"accuracies": accuracies, "iterations": iterations, "seconds": seconds}
+    penalties = [p.largest for p in getattr(getattr(side, "strategy", None), "plugins", []) if hasattr(p, "largest")]
+    return answer | ({"largest_penalty": penalties[0]} if penalties else {})
+
+
+def work(side: str) -> None:
+    """A side's process: reads runs, a line of JSON each, and answers with a line of JSON."""
+    torch.set_num_threads(1)
+    warnings.showwarning = lambda *_, **__: None  # of optional solvers and deprecations, one in every iteration
+    missing = torchvision_operators() if side == "theirs" else None
+    answers = sys.stdout
+    versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
+    if side == "theirs":
+        import avalanche
+
+        versions["avalanche-lib"] = avalanche.__version__
+    del missing
+    print(json.dumps(versions), file=answers, flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        with contextlib.redirect_stdout(io.StringIO()):
+            problem = Problem.read(asked["path"], asked["rate"], asked["seed"])
+            answer = run({"ours": OURS, "theirs": THEIRS}[side][asked["variant"]], problem)
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+class Worker:
+    """One side in an interpreter of its own."""
+
+    def __init__(self, side: str, python: str) -> None:
+        self._side = side
+        self._process = subprocess.Popen(
+            [python, __file__, "--work", side], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.versions = self._answer()
+
+    def run(self, **asked: Any) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        print(json.dumps(asked), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the side {self._side!r} ended: see its error above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+Runs = dict[str, list[dict[str, Any]]]
+
+
+def measure(arguments: argparse.Namespace, comparisons: Sequence[Comparison]) -> tuple[Runs, dict[str, Any]]:
+    """Every variant on every seed, the sides in turns; a first run of each is thrown away."""
+    from budgeted import streams
+
+    variants = list(dict.fromkeys(name for pair in comparisons for name in pair))
+    dataset = streams.load(arguments.dataset, arguments.data_dir)
+    workers = {"ours": Worker("ours", sys.executable), "theirs": Worker("theirs", arguments.avalanche_python)}
+    runs: Runs = {name: [] for name in variants}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(arguments.seeds):
+            path = Path(folder) / "problem.npz"
+            write_problem(path, dataset, seed, arguments.limit)
+            for name in variants:
+                side, _, variant = name.partition(": ")
+                asked = {"path": str(path), "rate": RATES[arguments.dataset], "seed": seed, "variant": variant}
+                if seed == 0:
+                    workers[side].run(**asked)
+                runs[name].append(workers[side].run(**asked))
+            print(f"seed {seed + 1} of {arguments.seeds}", file=sys.stderr, flush=True)
+    for worker in workers.values():
+        worker.end()
+    return runs, {side: worker.versions for side, worker in workers.items()}
+
+
+def per_iteration(run: Mapping[str, Any], after: int = 1) -> float:
+    """CPU milliseconds; without the first task, in which both sides set themselves up."""
+    return float(1e3 * sum(run["seconds"][after:]) / sum(run["iterations"][after:]))
+
+
+def summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds, and the median CPU time of an iteration."""
+    values = {
+        "final": [each["accuracies"][-1] for each in runs],
+        "over_tasks": [statistics.fmean(each["accuracies"]) for each in runs],
+    }
+    found: dict[str, Any] = {
+        name: {"mean": statistics.fmean(each), "sd": statistics.stdev(each)} for name, each in values.items()
+    }
+    found["iterations"] = sorted({sum(each["iterations"]) for each in runs})
+    found["ms"] = statistics.median(map(per_iteration, runs))
+    found["ms_with_first_task"] = statistics.median(per_iteration(each, after=0) for each in runs)
+    penalties = [each["largest_penalty"] for each in runs if "largest_penalty" in each]
+    return found | ({"largest_penalty": max(penalties)} if penalties else {})
+
+
+def compare(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """First less second: of seeds in pairs with a 95 % interval, and Welch's test, which knows of no pairs."""
+    from scipy import stats
+
+    found: dict[str, Any] = {}
+    for name, reduce in (("final", lambda each: each[-1]), ("over_tasks", statistics.fmean)):
+        ours, theirs = ([reduce(each["accuracies"]) for each in side] for side in (first, second))
+        differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+        half = float(stats.t.ppf(0.975, len(differences) - 1)) * statistics.stdev(differences)
+        found[name] = {
+            "difference": statistics.fmean(differences),
+            "half_interval": half / math.sqrt(len(differences)),
+            "welch_p": float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue),
+        }
+    evaluations = [
+        (a, b)
+        for x, y in zip(first, second, strict=True)
+        for a, b in zip(x["accuracies"], y["accuracies"], strict=True)
+    ]
+    found["equal_evaluations"] = f"{sum(a == b for a, b in evaluations)} of {len(evaluations)}"
+    found["same_iterations"] = all(a["iterations"] == b["iterations"] for a, b in zip(first, second, strict=True))
+    found["times_as_fast"] = statistics.median(
+        per_iteration(b) / per_iteration(a) for a, b in zip(first, second, strict=True)
+    )
+    return found
+
+
+def accuracy(of: Mapping[str, float]) -> str:
+    return f"{100 * of['mean']:.1f} ± {100 * of['sd']:.1f}"
+
+
+def tested(of: Mapping[str, float]) -> str:
+    p = of["welch_p"]
+    return (
+        f"{100 * of['difference']:+.1f} ± {100 * of['half_interval']:.1f} (p {'< 0.001' if p < 0.001 else f'{p:.3f}'})"
+    )
+
+
+def table(record: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[str]:
+    lines = [
+        "| first | second | final, first | final, second | difference | over tasks, first | over tasks, second "
+        "| difference | ms, first | ms, second |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for pair in comparisons:
+        first, second = (record["variants"][name] for name in pair)
+        found = record["comparisons"][" / ".join(pair)]
+        cells = [pair.first, pair.second]
+        for kind in ("final", "over_tasks"):
+            cells += [accuracy(first[kind]), accuracy(second[kind]), tested(found[kind])]
+        lines.append(f"| {' | '.join(cells)} | {first['ms']:.2f} | {second['ms']:.2f} |")
+    return lines
+
+
+def runs_beside(path: Path) -> Path:
+    return path.with_name(f"{path.stem}_runs.jsonl")
+
+
+def tables(record: dict[str, Any], path: Path) -> None:
+    """What the runs beside a record say, into the record and into tables."""
+    runs: Runs = {}
+    for line in runs_beside(path).read_text().splitlines():
+        each = json.loads(line)
+        runs.setdefault(each["variant"], []).append(each)
+    kinds = {"Methods": METHODS, "Ablations": ABLATIONS}
+    held = {title: [pair for pair in pairs if runs.keys() >= set(pair)] for title, pairs in kinds.items()}
+    record["variants"] = {name: summary(each) for name, each in runs.items()}
+    record["comparisons"] = {
+        " / ".join(pair): compare(runs[pair.first], runs[pair.second]) for pairs in held.values() for pair in pairs
+    }
+    parts = [f"# {record['dataset']}, {record['seeds']} seeds", "", LEGEND]
+    for title, pairs in held.items():
+        parts += ["", f"## {title}", "", *table(record, pairs)]
+    text = "\n".join(parts) + "\n"
+    print(text)
+    path.write_text(json.dumps(record, indent=1) + "\n")
+    path.with_suffix(".md").write_text(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--avalanche-python", help="interpreter of an environment with avalanche-lib")
+    parser.add_argument("--dataset", choices=RATES, default="digits")
+    parser.add_argument("--data-dir", type=Path, help="where the data set is, if it is not the digits")
+    parser.add_argument("--limit", type=int, help="samples in the stream; all of them if not given")
+    parser.add_argument("--seeds", type=int, default=20, help="runs of each variant: at least two")
+    parser.add_argument("--only", default="", help="only comparisons whose first name has this in it, such as mir")
+    parser.add_argument("--out", type=Path, help="folder for DATASET.json, DATASET.md and DATASET_runs.jsonl")
+    parser.add_argument("--again", type=Path, help="a DATASET.json: make its tables anew from the runs beside it")
+    parser.add_argument("--work", choices=["ours", "theirs"], help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work)
+        return
+    if arguments.seeds < 2:
+        parser.error("a spread needs at least two seeds")
+    if arguments.again:
+        tables(json.loads(arguments.again.read_text()), arguments.again)
+        return
+    if not arguments.avalanche_python or not arguments.out:
+        parser.error("give --avalanche-python and --out; against_avalanche.py --help says how to get the first")
+    runs, versions = measure(arguments, [pair for pair in (*METHODS, *ABLATIONS) if arguments.only in pair.first])
+    record = {
+        "dataset": arguments.dataset,
+        "limit": arguments.limit,
+        "seeds": arguments.seeds,
+        "settings": {
+            "tasks": TASKS,
+            "slots": SLOTS,
+            "new": NEW,
+            "replayed": REPLAYED,
+            "sgd_learning_rate": RATES[arguments.dataset],
+            "alpha": ALPHA,
+            "beta": BETA,
+            "candidates": CANDIDATES,
+            "strength": STRENGTH,
+        },
+        "versions": versions,
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    path = arguments.out / f"{arguments.dataset}{'_' if arguments.only else ''}{arguments.only}.json"
+    rows = [{"variant": name, "seed": seed, **each} for name in runs for seed, each in enumerate(runs[name])]
+    runs_beside(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tables(record, path)
+
+
+if __name__ == "__main__":
+    main()

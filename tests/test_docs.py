@@ -199,7 +199,7 @@ def test_every_flag_is_written_down_with_its_default() -> None:
     shown = {quoted(row[0])[0]: row[1] for row in table_rows(RUN, "Flags")}
     kinds: tuple[Any, ...] = (RunConfig, Run)
     fields = [item for kind in kinds for item in dataclasses.fields(kind) if item.name not in ("settings", "run")]
-    words: dict[Any, str] = {None: "none", False: "off"}
+    words: dict[Any, str] = {None: "none", False: "off", "": "by data set"}
     expected = {
         f"--{item.name.replace('_', '-')}": str(words.get(item.default, item.default))
         for item in fields

@@ -542,3 +542,14 @@ def test_a_limit_on_file_size_is_said(tmp_path: Path, whole: dict[str, Any]) -> 
     assert ended.stderr.count("\n") == 1
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 100_000
     same_end(resume(folder), whole)
+
+
+def test_the_network_follows_the_data_set_and_is_written_down() -> None:
+    assert [RunConfig(dataset=name).network for name in ("digits", "cifar10", "mine.npz")] == [
+        "cnn8",
+        "resnet32",
+        "resnet32",
+    ]
+    assert RunConfig(model="mlp").network == "mlp"
+    assert RunConfig().to_json()["model"] == "cnn8"
+    assert RunConfig.from_mapping(RunConfig().to_json(), "here").network == "cnn8"

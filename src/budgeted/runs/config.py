@@ -30,8 +30,8 @@ class RunConfig:
     """What it learns from: a name of `budgeted list datasets`, an image folder, or an .npz file."""
     stream: str = "gaussian"
     """In which order samples arrive: gaussian, disjoint, blurry or domain."""
-    model: str = "resnet32"
-    """Which model: see `budgeted list models`."""
+    model: str = ""
+    """Which model: see `budgeted list models`. If not given, resnet32; cnn8 for the 8 x 8 digits."""
     iterations: float | None = None
     """Training steps per sample (1 if no --compute is given)."""
     compute: str | None = None
@@ -91,6 +91,11 @@ class RunConfig:
         if self.seed < 0:
             raise BudgetedError(f"--seed must be 0 or more, got {self.seed}")
 
+    @property
+    def network(self) -> str:
+        """The model's name, given or not."""
+        return self.model or ("cnn8" if self.dataset == "digits" else "resnet32")
+
     def build_method(self) -> Method:
         return method(self.method).with_parts(freezing=self.freezing, retrieval=self.retrieval)
 
@@ -106,7 +111,7 @@ class RunConfig:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**dataclasses.asdict(self), "model": self.network}
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> RunConfig:

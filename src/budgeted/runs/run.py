@@ -77,7 +77,7 @@ class Run:
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
 
         def build(slots: int | None, iterations: float, classes: int = 1, **more: Any) -> Learner:
-            model = models.build(config.model, classes=classes, input_shape=info.input_shape, seed=config.seed)
+            model = models.build(config.network, classes=classes, input_shape=info.input_shape, seed=config.seed)
             return Learner(
                 model, method, facts, slots=slots, iterations=iterations, settings=settings, seed=config.seed,
                 device=config.device, **more,
@@ -87,9 +87,9 @@ class Run:
             return build(slots, 1.0 if config.iterations is None else config.iterations)
         probe = build(slots, 1.0, classes=info.classes)
         if budget.bytes is not None:
-            slots = slots_within(probe, config.model, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
+            slots = slots_within(probe, config.network, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
         batch = settings.learner.batch_size
-        nominal = total_of({**per_step(probe, batch), **measured(probe, config.model, batch)[0]})
+        nominal = total_of({**per_step(probe, batch), **measured(probe, config.network, batch)[0]})
         if budget.compute is not None:
             iterations = iterations_within(nominal, budget.compute, len(self.stream))
         else:

@@ -39,7 +39,6 @@ import contextlib
 import io
 import json
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -51,6 +50,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from PIL import Image
+from side_process import SideProcess
 from torch import Tensor, nn
 
 SIZES = (8, 28)
@@ -244,68 +244,30 @@ def work(name: str, iterations: int, optimizer: str, size: int) -> None:
             printed.truncate()
 
 
-class Worker:
+def worker(name: str, python: str, iterations: int, optimizer: str, size: int) -> SideProcess:
     """One side in an interpreter of its own."""
-
-    def __init__(self, name: str, python: str, iterations: int, optimizer: str, size: int) -> None:
-        self.name = name
-        self._process = subprocess.Popen(
-            [
-                python,
-                __file__,
-                "--work",
-                name,
-                "--work-iterations",
-                str(iterations),
-                "--optimizer",
-                optimizer,
-                "--sizes",
-                str(size),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.versions = self._answer()
-
-    def run(self, iterations: int) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{iterations}\n")
-        self._process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the side {self.name!r} ended: see its error above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+    work = ["--work", name, "--work-iterations", str(iterations), "--optimizer", optimizer, "--sizes", str(size)]
+    return SideProcess(name, [python, __file__, *work])
 
 
 def compare(pythons: dict[str, str], arguments: argparse.Namespace, size: int) -> dict[str, Any]:
     """All sides in turns, and how many times as fast the learner is."""
     needed = arguments.warm_up + arguments.chunks * arguments.iterations
-    workers = [Worker(name, python, needed, arguments.optimizer, size) for name, python in pythons.items()]
-    for worker in workers:
-        worker.run(arguments.warm_up)
-    rates: dict[str, list[float]] = {worker.name: [] for worker in workers}
+    sides = [worker(name, python, needed, arguments.optimizer, size) for name, python in pythons.items()]
+    for side in sides:
+        side.ask(str(arguments.warm_up))
+    rates: dict[str, list[float]] = {side.name: [] for side in sides}
     for _ in range(arguments.chunks):
-        for worker in workers:
-            done = worker.run(arguments.iterations)
-            rates[worker.name].append(done["iterations"] / done["seconds"])
+        for side in sides:
+            done = side.ask(str(arguments.iterations))
+            rates[side.name].append(done["iterations"] / done["seconds"])
     results: dict[str, Any] = {"optimizer": arguments.optimizer}
     print(f"images of {size} x {size}, {arguments.optimizer}")
-    for worker in workers:
-        worker.end()
-        rate = statistics.median(rates[worker.name])
-        results[worker.name] = {"iterations_per_second": rate, "ms": 1e3 / rate, **worker.versions}
-        print(f"{worker.name:18s} {rate:8.0f} iterations/s  {1e3 / rate:7.3f} ms  torch {worker.versions['torch']}")
+    for side in sides:
+        side.end()
+        rate = statistics.median(rates[side.name])
+        results[side.name] = {"iterations_per_second": rate, "ms": 1e3 / rate, **side.versions}
+        print(f"{side.name:18s} {rate:8.0f} iterations/s  {1e3 / rate:7.3f} ms  torch {side.versions['torch']}")
     for name in AVALANCHE:
         if name in rates:
             ratio = statistics.median(

@@ -10,32 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import torch
+from prefix_timing import Chosen, in_turns
 from torch import Tensor
 
-from budgeted.budget import total
-from budgeted.freezing import NeverFreeze, StepView
+from budgeted.freezing import FrozenStep
 from budgeted.learner.fused_step import FusedStep
 from budgeted.plugin import AdaptiveFreezing
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the architectures are the tests'
 from tests.nets import seeded
 from tests.plugin.architectures import TEN_ARCHITECTURES, Architecture
-
-
-class Chosen(NeverFreeze):
-    """The benchmark says how many blocks rest."""
-
-    n = 0
-
-    def decide(self, view: StepView) -> frozenset[int]:
-        return frozenset(range(type(self).n))
 
 
 def larger(tensor: Tensor, times: int) -> Tensor:
@@ -52,33 +40,16 @@ def measure(case: Architecture, times: int, rounds: int, seed: int) -> list[dict
     update = FusedStep(optimizer)
     freezing = AdaptiveFreezing(model, policy=Chosen(), optimizer=optimizer, example=inputs, keywords=keywords)
     blocks = len(freezing.chain)
-    prefixes = sorted({0, blocks // 2, blocks - 1})
-    seconds: dict[int, list[float]] = {n: [] for n in prefixes}
-    costs: dict[int, int] = {}
-    order = np.random.default_rng(seed)
-    for round_number in range(rounds + 2):
-        for n in order.permutation(prefixes):
-            Chosen.n = int(n)
-            start = time.process_time()
-            optimizer.zero_grad()
-            step = freezing.backward(case.loss(model(*inputs, **keywords), targets))
-            update()
-            elapsed = time.process_time() - start
-            if round_number >= 2:  # the first rounds trace, price and warm the caches
-                seconds[int(n)].append(elapsed)
-            costs[int(n)] = total(step.costs.values()).real
+
+    def step() -> FrozenStep:
+        optimizer.zero_grad()
+        done = freezing.backward(case.loss(model(*inputs, **keywords), targets))
+        update()
+        return done
+
+    rows = in_turns(step, sorted({0, blocks // 2, blocks - 1}), rounds, seed)
     freezing.remove()
-    full = statistics.median(seconds[0])
-    return [
-        {
-            "frozen": n,
-            "blocks": blocks,
-            "milliseconds": 1e3 * statistics.median(seconds[n]),
-            "compute_saved": 1 - costs[n] / costs[0],
-            "time_saved": 1 - statistics.median(seconds[n]) / full,
-        }
-        for n in prefixes
-    ]
+    return [{"blocks": blocks, **row} for row in rows]
 
 
 def main() -> None:

@@ -11,27 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn.functional as F
+from prefix_timing import Chosen, in_turns
 
 from budgeted import models
-from budgeted.budget import total
-from budgeted.freezing import LayerFreezing, NeverFreeze, StepView
+from budgeted.freezing import FrozenStep, LayerFreezing
 from budgeted.learner.fused_step import FusedStep
-
-
-class Chosen(NeverFreeze):
-    """The benchmark says how many blocks rest."""
-
-    n = 0
-
-    def decide(self, view: StepView) -> frozenset[int]:
-        return frozenset(range(type(self).n))
 
 
 def measure(model_name: str, batch: int, rounds: int, seed: int) -> list[dict[str, float]]:
@@ -43,35 +31,17 @@ def measure(model_name: str, batch: int, rounds: int, seed: int) -> list[dict[st
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4, fused=True)
     update = FusedStep(optimizer)  # as the learner steps
     freezing = LayerFreezing(model, Chosen(), (images,), optimizer=optimizer)
-    prefixes = list(range(len(freezing.chain)))
-    seconds: dict[int, list[float]] = {n: [] for n in prefixes}
-    costs: dict[int, int] = {}
-    order = np.random.default_rng(seed)
-    for round_number in range(rounds + 2):
-        for n in order.permutation(prefixes):
-            Chosen.n = int(n)
-            start = time.process_time()
-            optimizer.zero_grad()
-            step = freezing.backward(F.cross_entropy(model(images), labels))
-            update()
-            elapsed = time.process_time() - start
-            if round_number >= 2:  # the first rounds trace, price and warm the caches
-                seconds[int(n)].append(elapsed)
-            costs[int(n)] = total(step.costs.values()).real
-    full_time = statistics.median(seconds[0])
-    rows = []
-    for n in prefixes:
-        compute_saved = 1 - costs[n] / costs[0]
-        time_saved = 1 - statistics.median(seconds[n]) / full_time
-        rows.append(
-            {
-                "frozen": n,
-                "milliseconds": 1e3 * statistics.median(seconds[n]),
-                "compute_saved": compute_saved,
-                "time_saved": time_saved,
-                "ratio": time_saved / compute_saved if compute_saved > 0 else float("nan"),
-            }
-        )
+
+    def step() -> FrozenStep:
+        optimizer.zero_grad()
+        done = freezing.backward(F.cross_entropy(model(images), labels))
+        update()
+        return done
+
+    rows = in_turns(step, range(len(freezing.chain)), rounds, seed)
+    for row in rows:
+        saved = row["compute_saved"]
+        row["ratio"] = row["time_saved"] / saved if saved > 0 else float("nan")
     return rows
 
 

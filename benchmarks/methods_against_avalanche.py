@@ -25,7 +25,6 @@ import json
 import math
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -40,6 +39,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from against_avalanche import CLASSES, HIDDEN, NEW, REPLAYED, SLOTS, normalised, torchvision_operators
+from side_process import SideProcess
 from torch import Tensor, nn
 
 TASKS = 5
@@ -472,33 +472,9 @@ def work(side: str) -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
 
-class Worker:
+def worker(side: str, python: str) -> SideProcess:
     """One side in an interpreter of its own."""
-
-    def __init__(self, side: str, python: str) -> None:
-        self._side = side
-        self._process = subprocess.Popen(
-            [python, __file__, "--work", side], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.versions = self._answer()
-
-    def run(self, **asked: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        print(json.dumps(asked), file=self._process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the side {self._side!r} ended: see its error above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+    return SideProcess(side, [python, __file__, "--work", side])
 
 
 Runs = dict[str, list[dict[str, Any]]]
@@ -510,7 +486,7 @@ def measure(arguments: argparse.Namespace, comparisons: Sequence[Comparison]) ->
 
     variants = list(dict.fromkeys(name for pair in comparisons for name in pair))
     dataset = streams.load(arguments.dataset, arguments.data_dir)
-    workers = {"ours": Worker("ours", sys.executable), "theirs": Worker("theirs", arguments.avalanche_python)}
+    sides = {"ours": worker("ours", sys.executable), "theirs": worker("theirs", arguments.avalanche_python)}
     runs: Runs = {name: [] for name in variants}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(arguments.seeds):
@@ -520,12 +496,12 @@ def measure(arguments: argparse.Namespace, comparisons: Sequence[Comparison]) ->
                 side, _, variant = name.partition(": ")
                 asked = {"path": str(path), "rate": RATES[arguments.dataset], "seed": seed, "variant": variant}
                 if seed == 0:
-                    workers[side].run(**asked)
-                runs[name].append(workers[side].run(**asked))
+                    sides[side].ask(json.dumps(asked))
+                runs[name].append(sides[side].ask(json.dumps(asked)))
             print(f"seed {seed + 1} of {arguments.seeds}", file=sys.stderr, flush=True)
-    for worker in workers.values():
-        worker.end()
-    return runs, {side: worker.versions for side, worker in workers.items()}
+    for process in sides.values():
+        process.end()
+    return runs, {side: process.versions for side, process in sides.items()}
 
 
 def per_iteration(run: Mapping[str, Any], after: int = 1) -> float:

@@ -11,11 +11,13 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from budgeted.learner.fused_step import FusedStep
+from tests.nets import seeded
 
 
 def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    net = seeded(lambda: nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)))
+    assert isinstance(net, nn.Sequential)
+    return net
 
 
 def groups(model: nn.Sequential) -> list[dict[str, Any]]:

@@ -205,7 +205,7 @@ class LayerFreezing:
         everything = [p for p in self._parts.parameters.values() if p.requires_grad]
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
         step = self.price(inputs)
-        cost = step.total + self._optimizer_cost(everything)
+        cost = step.total + self.optimizer_cost(everything)
         if getattr(self.policy, "looks", False):
             # the gradient at the feature is a part of the head's backward, in closed form no dearer than twice the head
             feature = 2 * step.forward[-1].real + step.backward[-1].real
@@ -213,6 +213,10 @@ class LayerFreezing:
         if self._looking is not None:
             cost += self.policy.most(self.model, self.chain, step)  # type: ignore[attr-defined]
         return cost
+
+    def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
+        """What the optimizer's step on these parameters costs."""
+        return self._parts.optimizer_cost(trained)
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
@@ -297,7 +301,7 @@ class LayerFreezing:
         first = self._open is None
         if self._open is None:
             part = self._parts.of(given.forwards, self._decide(view))
-            optimizer = part.costs["optimizer"] + self._optimizer_cost(given.beside)
+            optimizer = part.costs["optimizer"] + self.optimizer_cost(given.beside)
             opened = _Open(part.frozen, self.policy.state_dict(), optimizer) if given.more else None
         else:
             opened = self._open
@@ -338,7 +342,7 @@ class LayerFreezing:
         return {
             "forward": part.costs["forward"] + given.loss_costs[0],
             "backward": part.costs["backward"] + given.loss_costs[1] + Cost(0, summed),
-            "optimizer": part.costs["optimizer"] + self._optimizer_cost(given.beside),
+            "optimizer": part.costs["optimizer"] + self.optimizer_cost(given.beside),
             "fisher": total(given.looked),
         }
 
@@ -393,6 +397,3 @@ class LayerFreezing:
     def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._listening and self._graph is not None and torch.is_grad_enabled() and not tracing():
             self._graph.mark_outputs(self._noted, output_tensors(output))
-
-    def _optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
-        return self._parts.optimizer_cost(trained)

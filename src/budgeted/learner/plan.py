@@ -94,7 +94,7 @@ def per_step(learner: Learner, batch: int) -> dict[str, Cost]:
     prices = learner.freezing.price(learner.example(batch))
     forward, backward = total(prices.forward), total(prices.backward)
     everything = [p for p in learner.model.parameters() if p.requires_grad]
-    return {"forward": forward, "backward": backward, "optimizer": learner.freezing._optimizer_cost(everything)}
+    return {"forward": forward, "backward": backward, "optimizer": learner.freezing.optimizer_cost(everything)}
 
 
 def total_of(costs: Mapping[str, Cost]) -> Cost:

@@ -46,4 +46,4 @@ def practice_price(learner: Learner, batch: int) -> Cost:
     cost = learner.pass_price(learner.example(batch), backward=True)
     learner.model.train(training)
     trained = [parameter for parameter in learner._parameters() if parameter.requires_grad]
-    return cost + learner.freezing._optimizer_cost(trained)
+    return cost + learner.freezing.optimizer_cost(trained)

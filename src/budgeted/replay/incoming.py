@@ -7,6 +7,7 @@ the batch as its stream part.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 
@@ -21,7 +22,7 @@ from budgeted.replay.memory import Memory
 from budgeted.replay.view import LearnerView
 
 
-class MeetsTheStream:
+class MeetsTheStream(ABC):
     """A retrieval that looks at what just arrived, and at the model, before it draws: a policy overrides `choose`."""
 
     columns: tuple[Column, ...] = ()
@@ -35,11 +36,11 @@ class MeetsTheStream:
         self._incoming: tuple[Tensor, Tensor] | None = None
         self._operations = 0
 
+    @abstractmethod
     def choose(
         self, memory: Memory, count: int, generator: np.random.Generator, incoming: tuple[Tensor, Tensor], taken: Slots
     ) -> Slots:
         """`count` different slots beside those `taken`, which the memory has, for a batch with these samples."""
-        raise NotImplementedError
 
     def meet(self, learner: LearnerView, samples: Tensor, labels: Tensor) -> None:
         self._learner, self._incoming = learner, (samples, labels)

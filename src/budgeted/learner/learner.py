@@ -31,6 +31,7 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing import FrozenStep, LayerFreezing, TaskCorrelated, policy
 from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
+from budgeted.learner.evaluated_gradients import price_in_evaluation, sampled_in_evaluation
 from budgeted.learner.fused_step import FusedStep
 from budgeted.learner.generators import Generators
 from budgeted.learner.head import grow
@@ -156,8 +157,10 @@ class Learner:
             exclude=[self.freezing.chain.head],
         )
         self.retrieval = make_retrieval(self.method, self.settings, data.classes, len(self.sampled))
-        if self.retrieval.wants_gradients:
+        self._evaluated_gradients = self.retrieval.wants_gradients and own.sampled_mode == "evaluation"
+        if self.retrieval.wants_gradients and not self._evaluated_gradients:
             self.sampled.start()
+        self._decided = None if self._evaluated_gradients else self.sampled.skip
         self.selection = make_selection("unlimited" if slots is None else self.method.selection, self.settings)
         self.technique = self.method.technique(**self.settings.method)
         columns = (
@@ -295,8 +298,9 @@ class Learner:
             logits = self.model(images)
             loss = self._loss(logits, labels) if self.technique.plain else self.technique.loss(step, logits)
         closed = (logits, labels) if self._plain else (None, None)
-        done = self.freezing.backward(loss, *closed, decided=self.sampled.skip, scaler=self.scaler)
+        done = self.freezing.backward(loss, *closed, decided=self._decided, scaler=self.scaler)
         self.technique.after_backward(step)
+        evaluated = sampled_in_evaluation(self, images, labels) if self._evaluated_gradients else None
         scale = 1.0
         if self.scaler is None:
             self._update()
@@ -310,9 +314,9 @@ class Learner:
         self.technique.after_step(step, logits.detach())
         similarity = 0
         if self.retrieval.wants_gradients:
-            collected = self.sampled.take()
+            collected = evaluated or self.sampled.take()
             similarity = self.sampled.price(collected.present)
-            own_rows = collected.values[step.new :] / scale
+            own_rows = collected.values[step.new :] / (1.0 if evaluated else scale)
             self.retrieval.observe(own_rows, collected.present, drawn.labels)
         self._record(done, similarity, step)
 
@@ -409,6 +413,8 @@ class Learner:
         if self._extras == 0 and rule == "real":
             self._extras = most // 400  # before the first step is known: draws and similarity are far below 1 %
         parts = self.technique.most(new, batch) + self.retrieval.most(self, new, batch)
+        if self._evaluated_gradients:
+            parts += price_in_evaluation(self, batch)
         if (self.ledger.left or 0) >= most + parts.under(rule) + 2 * self._extras:
             return True
         self.end_training()

@@ -48,6 +48,9 @@ class LearnerSettings:
     """share of the parameters whose per-sample gradients serve the class similarity"""
     sampled_group: int = 16
     """how many of them are drawn together, neighbours in one layer: fewer layers to read; 1 draws each by itself"""
+    sampled_mode: Literal["training", "evaluation"] = "training"
+    """of the training step itself, where batch norm couples the samples of a batch; or, by one more forward and
+    backward, in evaluation mode, where each is the gradient of one sample's loss"""
     autocast: Autocast = "none"
     """lower precision of the forward; float16 scales the loss and unscales the gradients before any use"""
     on_spent: OnSpent = "store"

@@ -21,8 +21,13 @@ class Chosen(NeverFreeze):
         return frozenset(range(type(self).n))
 
 
-def in_turns(step: Callable[[], FrozenStep], prefixes: Iterable[int], rounds: int, seed: int) -> list[dict[str, float]]:
-    """A row for every number of frozen blocks: the median over rounds, in an order drawn anew in each of them."""
+def in_turns(
+    step: Callable[[], FrozenStep], prefixes: Iterable[int], rounds: int, seed: int, steps: int = 1
+) -> list[dict[str, float]]:
+    """A row for every number of frozen blocks: the median over rounds, in an order drawn anew in each of them.
+
+    A turn is `steps` steps one after another, and its time is their mean.
+    """
     seconds: dict[int, list[float]] = {n: [] for n in prefixes}
     costs: dict[int, int] = {}
     order = np.random.default_rng(seed)
@@ -30,8 +35,9 @@ def in_turns(step: Callable[[], FrozenStep], prefixes: Iterable[int], rounds: in
         for n in order.permutation(list(seconds)).tolist():
             Chosen.n = n
             start = time.process_time()
-            done = step()
-            elapsed = time.process_time() - start
+            for _ in range(steps):
+                done = step()
+            elapsed = (time.process_time() - start) / steps
             if round_number >= 2:  # the first rounds trace, price and warm the caches
                 seconds[n].append(elapsed)
             costs[n] = total(done.costs.values()).real

@@ -107,7 +107,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with CIFAR-10")
     parser.add_argument("--stream", default="gaussian")
     parser.add_argument("--model", default="resnet20")
-    parser.add_argument("--limit", type=int, default=2_000, help="samples of the stream")
+    parser.add_argument(
+        "--limit", type=int, default=10_000, help="samples of the stream; as protocol cpu unless told otherwise"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("results/savings_over_stream"))
     options = parser.parse_args()

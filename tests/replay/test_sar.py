@@ -116,6 +116,8 @@ def similarity_of(sar: SimilarityAwareRetrieval) -> Floats:
 def possible(**how: Any) -> SARSettings:
     if how["own"] == "class_mean":
         how |= {"clamp": False, "eviction": "reduce"}
+    if how["similarity"] == "own_class":
+        how |= {"new_class": "zero"}
     return SARSettings(**how)
 
 
@@ -126,7 +128,7 @@ readings = st.builds(
     temperature=st.sampled_from([0.125, 1.0]),
     k=st.sampled_from([1.0, 4.0]),
     ema=st.sampled_from([0.01, 0.5]),
-    similarity=st.sampled_from(["pairwise", "class_gradient"]),
+    similarity=st.sampled_from(["pairwise", "class_gradient", "own_class"]),
     class_gradient=st.sampled_from(["cosine", "unit", "published"]),
     normalisation=st.sampled_from(["all", "class", "none"]),
     clamp=st.booleans(),
@@ -345,6 +347,7 @@ def test_warm_up_draws_are_class_balanced_and_counted() -> None:
 def test_bytes_are_those_of_what_is_kept() -> None:
     for how, extra in (
         (SARSettings(), 0),
+        (SARSettings(similarity="own_class"), 0),
         (SARSettings(similarity="class_gradient"), 4 * 10 * (DIMENSION + 3)),
     ):
         sar = SimilarityAwareRetrieval(how, classes=10, coordinates=DIMENSION)
@@ -376,9 +379,28 @@ def test_gradients_are_wanted_only_for_similarity(frequency: Any, wants: bool) -
     assert ("similarity.matrix" in sar.state()) is wants
 
 
+def test_the_own_class_alone_needs_no_gradients_and_learns_nothing() -> None:
+    memory, sar = made(SARSettings(similarity="own_class"))
+    assert sar.wants_gradients is False
+    for slot, label in enumerate([0, 0, 2]):
+        memory.put(slot, GREY, label)
+    sar.observe(torch.ones(3, DIMENSION), torch.ones(DIMENSION, dtype=torch.bool), torch.tensor([0, 0, 2]))
+    assert sar.similarity is not None
+    assert np.array_equal(sar.similarity.matrix, np.eye(len(sar.similarity.matrix)))
+    generator = np.random.default_rng(0)
+    for _ in range(3):
+        sar.draw(memory, 2, generator)
+    of_class = sar.frequencies.of_class * sar.frequencies.scale
+    odds = np.exp((of_class[2] - of_class[0]) / (3 * sar.settings.temperature))
+    found = sar.probabilities(memory)
+    assert found[0] / found[2] == pytest.approx(odds)  # both samples of a class are alike, whatever their own use
+    assert found[1] == pytest.approx(found[0])
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
+        ({"similarity": "own_class", "new_class": "mean"}, BudgetedError),
         ({"normalisation": "al"}, UnknownName),
         ({"frequency": "effektive"}, UnknownName),
         ({"temperature": 0.0}, BudgetedError),

@@ -71,6 +71,8 @@ PUBLISHED_GRADIENTS = {
     "retrieval.ema": "0.001",
 }
 """S as the published code has it."""
+OWN_CLASS = {"retrieval.similarity": "own_class", "retrieval.temperature": "0.5"}
+"""No similarity between classes; a learned S has about a quarter on its diagonal, hence four times its temperature."""
 
 
 def readings_sar() -> Recipe:
@@ -80,6 +82,7 @@ def readings_sar() -> Recipe:
         {"retrieval.normalisation": "class"},
         {"retrieval.normalisation": "none"},
         PUBLISHED_GRADIENTS,
+        OWN_CLASS,
         {"retrieval.similarity": "class_gradient"},
         {"retrieval.ema": "0.001"},
         {"retrieval.self_term": "double"},
@@ -104,7 +107,12 @@ def readings_sar() -> Recipe:
 
 def readings_sar_longer() -> Recipe:
     """The readings that differ most, on the longer stream; `components` holds Vanilla and reading (a)."""
-    variants = [{"retrieval.normalisation": "class"}, {"retrieval.normalisation": "none"}, PUBLISHED_GRADIENTS]
+    variants = [
+        {"retrieval.normalisation": "class"},
+        {"retrieval.normalisation": "none"},
+        PUBLISHED_GRADIENTS,
+        OWN_CLASS,
+    ]
     configs = [
         replace(cpu("vanilla"), retrieval="class-balanced"),
         *(cpu("sar", settings=variant) for variant in variants),

@@ -29,6 +29,7 @@ from budgeted.replay.retrieval import ClassBalanced, KeepsToTheMemory
 from budgeted.replay.sar_settings import SARSettings
 from budgeted.replay.similarity import (
     ClassGradientSimilarity,
+    OwnClassAlone,
     PairwiseSimilarity,
     Similarity,
     start_at_mean,
@@ -74,7 +75,7 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
         self.similarity: Similarity | None = None
         if self.settings.frequency == "effective":
             self.similarity = self._make_similarity(classes, coordinates)
-        self.wants_gradients = self.similarity is not None
+        self.wants_gradients = self.similarity is not None and self.settings.similarity != "own_class"
         self.draws = 0
         self._class_term: Floats = np.zeros(classes)  # Σ_y S_{y, ·} C_y, relative to the scale as C_y is
         self._known = np.zeros(classes, np.bool_)
@@ -89,6 +90,8 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
     def _make_similarity(self, classes: int, coordinates: int | None) -> Similarity:
         if self.settings.similarity == "pairwise":
             return PairwiseSimilarity(classes, self.settings.ema)
+        if self.settings.similarity == "own_class":
+            return OwnClassAlone(classes)
         if coordinates is None:
             raise BudgetedError("similarity `class_gradient` keeps a gradient per class: give its `coordinates`")
         return ClassGradientSimilarity(classes, self.settings.ema, coordinates, self.settings.class_gradient)
@@ -174,7 +177,7 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
         self._operations += 4 * labels.size
 
     def observe(self, values: torch.Tensor, present: torch.Tensor, labels: torch.Tensor) -> None:
-        if self.similarity is None:
+        if self.similarity is None or not self.wants_gradients:
             return
         which = labels.cpu().numpy().astype(np.int64)
         self._ensure_classes(int(which.max(initial=-1)) + 1)

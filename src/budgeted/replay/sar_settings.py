@@ -25,9 +25,9 @@ class SARSettings:
     """Each draw of B samples forgets the share B / (k |M|) of every frequency, once |M| > B; at least 1."""
     ema: float = 0.01
     """Step of the moving averages behind the class similarity; the published code uses 0.001."""
-    similarity: Literal["pairwise", "class_gradient"] = "pairwise"
+    similarity: Literal["pairwise", "class_gradient", "own_class"] = "pairwise"
     """Average the cosines between samples (Algorithm 1), or the gradient of each class (appendix;
-    published code).
+    published code); or count the uses of a sample's own class alone, without gradients (ablation).
     """
     class_gradient: ClassGradientForm = "cosine"
     """How class gradients become a similarity: plain cosine, dot product of averaged unit gradients, or as
@@ -65,6 +65,10 @@ class SARSettings:
             raise BudgetedError(
                 "own class_mean needs scores below 0 and true class sums: set retrieval.clamp=false and leave "
                 "retrieval.eviction at reduce"
+            )
+        if self.similarity == "own_class" and self.new_class == "mean":
+            raise BudgetedError(
+                "similarity own_class is not learned, so no class starts at a mean: drop new_class=mean"
             )
         if not self.temperature > 0:
             raise BudgetedError(f"temperature is {self.temperature}: it must be above 0")

@@ -138,6 +138,30 @@ class PairwiseSimilarity:
         self.matrix = state["matrix"].numpy().copy()
 
 
+class OwnClassAlone:
+    """No similarity but a class's own: S is the identity, nothing is learned and no gradients are wanted."""
+
+    def __init__(self, classes: int) -> None:
+        self.matrix: Singles = np.eye(classes, dtype=np.float32)
+        self.operations = 0
+
+    def ensure_classes(self, classes: int) -> None:
+        if classes > len(self.matrix):
+            self.matrix = np.eye(classes, dtype=np.float32)
+
+    def update(self, values: torch.Tensor, present: torch.Tensor, labels: Slots) -> Update | None:
+        return None
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        return self.matrix.nbytes
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"matrix": torch.from_numpy(self.matrix.copy())}
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.matrix = state["matrix"].numpy().copy()
+
+
 ClassGradientForm = Literal["cosine", "unit", "published"]
 
 

@@ -10,13 +10,14 @@ P is smoothed over a window of W evaluations and a line is fitted to the last W 
 
 A shift: when P exceeds `thaw` times the largest value of a full window, all blocks are thawed and it starts anew.
 
-Deviations (ours / paper / published code):
-- thawing: when P jumps, which needs no boundaries / when the learning rate has fallen to a tenth / at a task's end;
-- reference: float32, renewed after every evaluation / int8 on the processor, renewed now and then / renewed when the
-  sample number is *not* a multiple of 100;
-- slope: over the evaluations / the same / over zeros, so that it is a random number;
-- steepest slope: since the last thaw, of any front block / of the first evaluations / of the first three;
-- frozen forward: run / cached on disk where the input repeats / run.
+Deviations (ours / paper, of which just the abstract and notes were at hand / published code):
+- thawing: when P jumps, which needs no boundaries / when the learning rate changes / at a task's end, never called;
+- reference: float32, renewed after every evaluation / quantised, on the processor, renewed now and then / renewed when
+  the sample number is *not* a multiple of 100;
+- slope: over the evaluations / as far as known the same / over zeros, so that it is a random number;
+- steepest slope: since the last thaw, of any front block / as far as known of the first ones / of the first five;
+- blocks: the first ones / the first ones / any, each on its own;
+- frozen forward: run / cached, and fetched ahead / run.
 
 Cost: a whole forward of the reference and two products of the batch with itself at each evaluation, charged as
 `fisher`, which is where all that a policy looks at goes. Bytes: the reference's parameters and the windows.

@@ -10,11 +10,11 @@ gradient g [outputs, inputs] of the layers is compared with the basis: the task-
 The n blocks with the highest ratio are frozen for the rest of the stretch; n rises with the stretches from 0 to n_max.
 They may lie anywhere: one in the middle still passes the gradient on, and saves its weights' half of the backward.
 
-No code is public, and the paper's full text was not at hand. This is built on a short description of it: per task,
-freeze the layers with the highest task-correlation ratio, more of them with every task; the ratio as above is the
-reading that the projection of gradients it builds on (GPM, TRGP) suggests.
+No code is public, and of the paper just the abstract was at hand: features of tasks are correlated; per task, the
+layers with the highest correlation ratio are frozen, progressively. The ratio as above is the reading that the
+projection of gradients (GPM, TRGP) suggests.
 
-Deviations (ours / paper, as far as that description goes):
+Deviations (ours / paper, as far as known):
 - rank: at most 16 directions a layer / as many as hold a share of the energy;
 - number frozen: n_max * stretch / (tasks - 1) / grows with the tasks, by a schedule that is not known here;
 - boundaries: stretches of equal length, so that it runs on any stream / given tasks;

@@ -11,11 +11,13 @@ those of the withheld samples count; the fit is charged as `evaluation_training`
 New are the classes that came since the last boundary; while none has come, those that came before it stay new. On a
 stream without tasks a boundary is after every fifth: so the method runs on any stream.
 
-Deviations (ours / paper / published code):
+Deviations (ours / paper and its authors' code / published code), all of them in docs/methods/bic.md:
 - evaluation: with the correction / the same / the uncorrected accuracy is returned;
-- fit: Newton's method on logits computed once, with decay towards (1, 0) / stochastic gradient / 256 epochs of Adam at
-  1e-3, each a forward of the model, which cannot move alpha by more than about a quarter;
+- fit: Newton's method on logits computed once, with decay towards (1, 0) / 200 epochs of SGD, with decay of beta / 256
+  epochs of Adam at 1e-3 on logits computed once, which cannot move alpha by more than about a quarter for a batch;
 - withheld: every tenth sample of a class, a reservoir of 5 of them / a tenth of the exemplars / 5, 2 or 50 per class;
+- distillation: weighed n to m against cross-entropy / the same / both with weight 1;
+- teacher's logits: as they are / with its own correction / with its own correction;
 - batches, memory: those of ER / herding, many epochs / those of ER;
 - gradients: as they are / as they are / clipped at 10.
 

@@ -10,12 +10,13 @@ A newcomer starts with the mean importance of its class. When the memory is full
 important sample. Two learning rates, one below and one above the present, take turns; when a t-test says that one of
 them lets the loss fall faster, it becomes the present one.
 
-Deviations (ours / paper / published code):
-- tracking: H moves towards the fall / the same / `H += (1 - ema) * (d + mean(H) / |B|)`, which grows without end;
-- measured: after every 10th step / after every step / every step, every 10th on ImageNet: a measurement of 200 slots
-  after every step would cost four times the training;
-- fall over a turn of a learning rate: sum of the measured falls / loss before less loss after / the same as the paper;
-- augmentation and optimizer: those of every method here / its own.
+Deviations (ours / authors' code, of which the published code is a copy):
+- tracking: H moves towards the fall / `H += (1 - ema) * (d + mean(H) / |B|)`, which grows without end;
+- measured: after every 10th step / after every step, every 10th on ImageNet: a measurement of 200 slots after every
+  step would cost four times the training;
+- the two learning rates: two steps apart / one step apart, and the first two turns do not count;
+- fall over a turn of a learning rate: sum of the measured falls / loss before less loss after;
+- augmentation: that of every method here / AutoAugment and CutMix.
 
 Cost: a forward of the whole memory after every `importance_period`-th step, charged as `retrieval`. Bytes: importance,
 loss and a mark per slot (9), and the falls under the two learning rates.

@@ -7,8 +7,8 @@ over it, with a learning rate that falls along half a cosine.
 The training steps of an evaluation are those that became due since the last one (`--iterations` per sample, or what
 `--compute` pays for): as many in all as any other method runs. They make at least one pass over the memory, and are no
 fewer than those of the model in use, which a shorter training would only replace by a worse one. `method.epochs`
-sets a number of passes instead, 256 in the paper. Where too few steps are due, it says so, predicts with the model that
-it has, and goes on saving; where what is left of a compute budget does not pay for them, training has ended.
+sets a number of passes instead, 256 by its authors. Where too few steps are due, it says so, predicts with the model
+that it has, and goes on saving; where what is left of a compute budget does not pay for them, training has ended.
 
 Cost: nothing while the stream runs; forward, backward and optimizer of every training step, charged as
 `evaluation_training`. Bytes: model and slots; with `method.restart=given`, the starting weights once more.

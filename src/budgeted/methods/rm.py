@@ -9,13 +9,13 @@ When the last slot is taken, the memory is thinned to a share `1 - spare` of its
 classes as what they hold allows, and a class above its quota keeps those at equal intervals. Newcomers fill the slots
 until the next thinning. It needs no boundaries.
 
-Deviations (ours / paper / published code):
-- when: at every full memory / at every task's end / at every task's end;
-- candidates: what the slots hold / the memory and all samples of the task / the same;
-- interval: n / k, as a fraction / |candidates| / k / rounded down, so that the most uncertain are never reached;
-- views: 12 of the training augmentation / 12 given ones with cutout and colour / the same;
-- batches: half stream, half memory / the same; no CutMix and AutoAugment (the paper's RM without them);
-- passes over the memory after a task: none / 256 epochs over memory and task.
+Deviations (ours / authors' code); the published code has this choice and never calls it:
+- when: at every full memory / at every task's end, by class at random after the first;
+- candidates: what the slots hold / the memory and all samples of the task;
+- interval: n / k, as a fraction / n / k rounded down, so that the most uncertain are never reached;
+- views: 12 of the training augmentation / 12 given ones with cutout and colour, or 12 draws of RandAugment;
+- batches: half stream, half memory / the same; no CutMix and AutoAugment (the authors' RM without them);
+- passes over the memory after a task: none / 256 epochs.
 
 Cost: A forwards of every stored sample of a class above its quota, at each thinning, charged as `retrieval`. Bytes:
 none beside the slots, of which a part is empty between thinnings.

@@ -18,6 +18,7 @@ from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
 from budgeted.methods.ocs import OnlineCoreset, coreset_scores
+from budgeted.replay.per_sample import PerSampleGradients
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, samples
 
 OCS = METHODS["ocs"]
@@ -94,7 +95,8 @@ def test_scores_are_the_papers(affinity: bool) -> None:
     images, labels = arrived(12)
     batch = learner.memory.gather(np.arange(5 if affinity else 0))
     stored = batch.samples, batch.labels
-    found = coreset_scores(learner, images, labels, stored, 3.0).double()
+    gradients = PerSampleGradients(learner.model)
+    found = coreset_scores(learner, gradients, images, labels, stored, 3.0).double()
     torch.testing.assert_close(found, scores_by_hand(learner, images, labels, stored, 3.0), rtol=1e-4, atol=1e-4)
 
 
@@ -141,6 +143,13 @@ def test_half_of_what_arrived_is_trained_on_and_the_last_half_is_stored() -> Non
 @pytest.mark.parametrize("model", ["mlp", "cnn8"])
 def test_everything_it_runs_is_charged(model: str) -> None:
     assert_charged_as_executed(made(model), 36 if model == "mlp" else 16)
+
+
+def test_what_it_runs_by_torch_func_is_charged() -> None:
+    learner = made()
+    assert isinstance(learner.technique, OnlineCoreset)
+    learner.technique._gradients.by_layer = False
+    assert_charged_as_executed(learner, 24)
 
 
 def test_resume_is_exact(tmp_path: Path) -> None:

@@ -30,11 +30,12 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def price_of(learner: LearnerView, count: int) -> Cost:
-    """A forward of `count` samples in evaluation mode: linear in the samples, so one batch shape is traced for all."""
+def price_of(learner: LearnerView, count: int, *, backward: bool = False) -> Cost:
+    """A forward of `count` samples in evaluation mode, and a whole backward if asked: linear in the samples, so one
+    batch shape is traced for all."""
     like = torch.empty(_CHUNK, *learner.data.input_shape, device="meta")
     with _evaluating(learner.model):
-        cost = learner.pass_price(like)
+        cost = learner.pass_price(like, backward=backward)
     return Cost(cost.paper * count // _CHUNK, cost.real * count // _CHUNK)
 
 

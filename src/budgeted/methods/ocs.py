@@ -9,8 +9,8 @@ the gradient of what is stored of other classes (affinity), so that learning it 
 Twice as many samples wait as have places in a batch: 16 for 8. Every step scores them anew with the present model,
 trains on the 8 with the highest scores and on 8 drawn from the memory; the last step's 8 enter the memory.
 
-Cost: for every step a forward and backward of the 16, and of 8 stored samples, and the products of 16 gradients; at a
-batch of 16 about 2.5 times ER. Bytes: as ER, with twice as many samples that wait.
+Cost: for every step a forward and backward of the 16 and of 8 stored samples, in one pass, and the products of
+their gradients; at a batch of 16 about 2.5 times ER. Bytes: as ER, with twice as many samples that wait.
 Deviations, ours / paper / published code: docs/methods/ocs.md.
 """
 
@@ -22,14 +22,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
 
-from budgeted.budget import NOTHING, Cost
+from budgeted.budget import NOTHING, Cost, total
 from budgeted.errors import BudgetedError
+from budgeted.methods.course import Costs, Course, part, together
+from budgeted.methods.evaluated import price_of
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Technique
+from budgeted.replay.per_sample import PerSampleGradients, flat
 from budgeted.replay.view import LearnerView
 
 
@@ -53,9 +54,11 @@ class OnlineCoreset(Technique):
         super().begin(learner)
         if learner.stream_batch == 0:
             raise BudgetedError("coreset selection chooses among samples of the stream: raise learner.batch_size")
+        self._gradients = PerSampleGradients(learner.model)
 
     def pick(self, samples: Tensor, rows: Tensor) -> Tensor:
-        scores = coreset_scores(self.learner, samples, rows, self._stored_of_others(rows), self.tau)
+        stored = self._stored_of_others(rows)
+        scores = coreset_scores(self.learner, self._gradients, samples, rows, stored, self.tau)
         best = scores.argsort(descending=True, stable=True)[: self.learner.stream_batch].cpu()
         self._picked = sorted(best.tolist())
         return best
@@ -79,63 +82,66 @@ class OnlineCoreset(Technique):
             return NOTHING  # all that wait have a place
         return _price(self.learner, stream * self.choices, min(stream, len(self.learner.memory)))
 
+    def each_step(self, course: Course) -> Costs:
+        """Of the groups that wait, those with stored samples of other classes have an affinity."""
+        if self.choices == 1:
+            return super().each_step(course)
+        waiting = course.new * self.choices
+        found = []
+        for moment in course.moments(200):
+            stored = course.stored(moment - moment % waiting)
+            stored[course.labels[moment - moment % waiting :][:waiting]] = 0
+            found.append(_price(self.learner, waiting, min(course.new, int(stored.sum()))))
+        return together(super().each_step(course), {"similarity": part(total(found), 1 / len(found))})
+
 
 def coreset_scores(
-    learner: LearnerView, samples: Tensor, rows: Tensor, stored: tuple[Tensor, Tensor], tau: float
+    learner: LearnerView,
+    gradients: PerSampleGradients,
+    samples: Tensor,
+    rows: Tensor,
+    stored: tuple[Tensor, Tensor],
+    tau: float,
 ) -> Tensor:
     """The score of each sample; gradients of all parameters, in evaluation mode; charged as similarity."""
-    parameters = {name: p.detach() for name, p in learner.model.named_parameters() if p.requires_grad}
-    buffers = dict(learner.model.named_buffers())
-
-    def loss(given: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(learner.model, {**given, **buffers}, (images,)), labels)
-
-    def loss_of_one(given: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
-        return loss(given, image[None], label[None])
-
-    images, labels = learner.images_of(samples), rows.to(learner.device)
-    training = learner.model.training
-    learner.model.eval()  # a gradient of one sample alone: with batch statistics there is none
+    arrived, count = len(rows), len(stored[1])
+    images = learner.images_of(torch.cat([samples, stored[0]]) if count else samples)
+    labels = torch.cat([rows, stored[1]]).to(learner.device)
+    like = learner.head.weight.detach()
+    products, square = like.new_zeros(arrived, arrived + (count > 0)), like.new_zeros(())
     with learner.aside():
-        of_each = vmap(grad(loss_of_one), in_dims=(None, 0, 0))(parameters, images, labels)
-        gradients = torch.cat([gradient.flatten(1) for gradient in of_each.values()], 1)
-        past = None
-        if len(stored[1]):
-            mean = grad(loss)(parameters, learner.images_of(stored[0]), stored[1].to(learner.device))
-            past = torch.cat([gradient.flatten() for gradient in mean.values()])
-    learner.charge("similarity", _price(learner, len(rows), len(stored[1])))
-    learner.model.train(training)
-    return scores_of(gradients, past, tau)
+        for _, of_parameter in gradients(images, labels, together=count):
+            matrix = flat(of_parameter)
+            products.addmm_(matrix[:arrived], matrix.T)
+            if count:
+                square += matrix[-1].dot(matrix[-1])
+    learner.charge("similarity", _price(learner, arrived, count))
+    return scores_of(products, square.sqrt(), tau)
 
 
-def scores_of(gradients: Tensor, past: Tensor | None, tau: float) -> Tensor:
-    """Similarity + diversity + tau affinity of each row, the gradient of one sample."""
-    products = gradients @ gradients.T
-    norms = products.diagonal().sqrt().clamp(min=1e-12)
+def scores_of(products: Tensor, past: Tensor, tau: float) -> Tensor:
+    """Similarity + diversity + tau affinity, from the products of the samples' gradients with each other and, in one
+    more column if there is one, with the gradient of what is stored, whose norm is `past`."""
+    arrived = len(products)
+    own = products[:, :arrived]
+    norms = own.diagonal().sqrt().clamp(min=1e-12)
     # the mean gradient's products follow from those between the samples
-    similarity = products.mean(1) / (norms * products.mean().clamp(min=1e-24).sqrt())
-    cosines = products / (norms[:, None] * norms)
-    others = max(1, len(gradients) - 1)
+    similarity = own.mean(1) / (norms * own.mean().clamp(min=1e-24).sqrt())
+    cosines = own / (norms[:, None] * norms)
+    others = max(1, arrived - 1)
     diversity = -(cosines.sum(1) - cosines.diagonal()) / others
-    if past is None:
+    if products.shape[1] == arrived:
         return similarity + diversity
-    affinity: Tensor = gradients @ past / (norms * past.norm().clamp(min=1e-12))
+    affinity: Tensor = products[:, arrived] / (norms * past.clamp(min=1e-12))
     return similarity + diversity + tau * affinity
 
 
 def _price(learner: LearnerView, arrived: int, stored: int) -> Cost:
-    """Forward and backward of the arrived and the stored samples, and the products of their gradients."""
-    training = learner.model.training
-    learner.model.eval()
-    cost = Cost()
-    for count in (arrived, stored):
-        if count:
-            images = torch.empty(count, *learner.data.input_shape, device="meta")
-            cost += learner.pass_price(images, backward=True) + Cost(0, 2 * images.numel())
-    learner.model.train(training)
+    """Pixels scaled, forward and backward of the arrived and the stored samples, and the products of gradients."""
+    pixels = (arrived + stored) * math.prod(learner.data.input_shape)
     size = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
     products = 2 * arrived * arrived * size + (2 * arrived * size + 2 * size if stored else 0)
-    return cost + Cost(0, products + 8 * arrived * arrived)
+    return price_of(learner, arrived + stored, backward=True) + Cost(0, 2 * pixels + products + 8 * arrived * arrived)
 
 
 OCS = Method(

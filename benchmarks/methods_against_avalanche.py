@@ -22,23 +22,22 @@ import argparse
 import contextlib
 import io
 import json
-import math
 import random
-import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from against_avalanche import CLASSES, HIDDEN, NEW, REPLAYED, SLOTS, normalised, torchvision_operators
+from methods_against_avalanche_tables import Comparison, Runs, runs_beside, tables
 from side_process import SideProcess
 from torch import Tensor, nn
 
@@ -47,11 +46,6 @@ RATES = {"digits": 0.1, "mnist": 0.01, "fashion-mnist": 0.01}
 ALPHA = BETA = 0.5  # of DER++
 CANDIDATES = 50  # of MIR
 STRENGTH = 100.0  # of EWC: half of it is avalanche's lambda
-LEGEND = """\
-Accuracies are in percent, over the classes met so far: after the last task (final), and the mean of those after every
-task (over tasks), each with its mean ± standard deviation over seeds. A difference is first less second: the mean over
-seeds ± half of the paired 95 % interval, and p of Welch's test, which knows of no pairs. ms: CPU milliseconds per
-iteration on one thread, median over seeds, without the first task, in which a side sets itself up."""
 Plugins = Callable[[], list[Any]]
 
 
@@ -368,15 +362,6 @@ THEIRS: dict[str, Callable[[Problem], Side]] = {
     "ewc without replay": partial(TheirSide, partial(their_ewc, False), online=False, shuffle=False),
     "gdumb on whole tasks": partial(TheirSide, their_gdumb, online=False, of_memory=True),
 }
-
-
-class Comparison(NamedTuple):
-    """Two variants, each by its side and name."""
-
-    first: str
-    second: str
-
-
 METHODS = (
     Comparison("ours: er", "theirs: er"),
     Comparison("ours: der++", "theirs: der++"),
@@ -404,6 +389,7 @@ ABLATIONS = (
     Comparison("ours: ewc without replay, F of whole tasks", "theirs: ewc without replay"),
     Comparison("ours: gdumb, its own cosine", "ours: gdumb"),
 )
+KINDS = {"Methods": METHODS, "Ablations": ABLATIONS}
 
 
 def write_problem(path: Path, dataset: Any, seed: int, limit: int | None) -> None:
@@ -477,9 +463,6 @@ def worker(side: str, python: str) -> SideProcess:
     return SideProcess(side, [python, __file__, "--work", side])
 
 
-Runs = dict[str, list[dict[str, Any]]]
-
-
 def measure(arguments: argparse.Namespace, comparisons: Sequence[Comparison]) -> tuple[Runs, dict[str, Any]]:
     """Every variant on every seed, the sides in turns; a first run of each is thrown away."""
     from budgeted import streams
@@ -504,106 +487,6 @@ def measure(arguments: argparse.Namespace, comparisons: Sequence[Comparison]) ->
     return runs, {side: process.versions for side, process in sides.items()}
 
 
-def per_iteration(run: Mapping[str, Any], after: int = 1) -> float:
-    """CPU milliseconds; without the first task, in which both sides set themselves up."""
-    return float(1e3 * sum(run["seconds"][after:]) / sum(run["iterations"][after:]))
-
-
-def summary(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds, and the median CPU time of an iteration."""
-    values = {
-        "final": [each["accuracies"][-1] for each in runs],
-        "over_tasks": [statistics.fmean(each["accuracies"]) for each in runs],
-    }
-    found: dict[str, Any] = {
-        name: {"mean": statistics.fmean(each), "sd": statistics.stdev(each)} for name, each in values.items()
-    }
-    found["iterations"] = sorted({sum(each["iterations"]) for each in runs})
-    found["ms"] = statistics.median(map(per_iteration, runs))
-    found["ms_with_first_task"] = statistics.median(per_iteration(each, after=0) for each in runs)
-    penalties = [each["largest_penalty"] for each in runs if "largest_penalty" in each]
-    return found | ({"largest_penalty": max(penalties)} if penalties else {})
-
-
-def compare(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """First less second: of seeds in pairs with a 95 % interval, and Welch's test, which knows of no pairs."""
-    from scipy import stats
-
-    found: dict[str, Any] = {}
-    for name, reduce in (("final", lambda each: each[-1]), ("over_tasks", statistics.fmean)):
-        ours, theirs = ([reduce(each["accuracies"]) for each in side] for side in (first, second))
-        differences = [a - b for a, b in zip(ours, theirs, strict=True)]
-        half = float(stats.t.ppf(0.975, len(differences) - 1)) * statistics.stdev(differences)
-        found[name] = {
-            "difference": statistics.fmean(differences),
-            "half_interval": half / math.sqrt(len(differences)),
-            "welch_p": float(stats.ttest_ind(ours, theirs, equal_var=False).pvalue),
-        }
-    evaluations = [
-        (a, b)
-        for x, y in zip(first, second, strict=True)
-        for a, b in zip(x["accuracies"], y["accuracies"], strict=True)
-    ]
-    found["equal_evaluations"] = f"{sum(a == b for a, b in evaluations)} of {len(evaluations)}"
-    found["same_iterations"] = all(a["iterations"] == b["iterations"] for a, b in zip(first, second, strict=True))
-    found["times_as_fast"] = statistics.median(
-        per_iteration(b) / per_iteration(a) for a, b in zip(first, second, strict=True)
-    )
-    return found
-
-
-def accuracy(of: Mapping[str, float]) -> str:
-    return f"{100 * of['mean']:.1f} ± {100 * of['sd']:.1f}"
-
-
-def tested(of: Mapping[str, float]) -> str:
-    p = of["welch_p"]
-    return (
-        f"{100 * of['difference']:+.1f} ± {100 * of['half_interval']:.1f} (p {'< 0.001' if p < 0.001 else f'{p:.3f}'})"
-    )
-
-
-def table(record: Mapping[str, Any], comparisons: Sequence[Comparison]) -> list[str]:
-    lines = [
-        "| first | second | final, first | final, second | difference | over tasks, first | over tasks, second "
-        "| difference | ms, first | ms, second |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for pair in comparisons:
-        first, second = (record["variants"][name] for name in pair)
-        found = record["comparisons"][" / ".join(pair)]
-        cells = [pair.first, pair.second]
-        for kind in ("final", "over_tasks"):
-            cells += [accuracy(first[kind]), accuracy(second[kind]), tested(found[kind])]
-        lines.append(f"| {' | '.join(cells)} | {first['ms']:.2f} | {second['ms']:.2f} |")
-    return lines
-
-
-def runs_beside(path: Path) -> Path:
-    return path.with_name(f"{path.stem}_runs.jsonl")
-
-
-def tables(record: dict[str, Any], path: Path) -> None:
-    """What the runs beside a record say, into the record and into tables."""
-    runs: Runs = {}
-    for line in runs_beside(path).read_text().splitlines():
-        each = json.loads(line)
-        runs.setdefault(each["variant"], []).append(each)
-    kinds = {"Methods": METHODS, "Ablations": ABLATIONS}
-    held = {title: [pair for pair in pairs if runs.keys() >= set(pair)] for title, pairs in kinds.items()}
-    record["variants"] = {name: summary(each) for name, each in runs.items()}
-    record["comparisons"] = {
-        " / ".join(pair): compare(runs[pair.first], runs[pair.second]) for pairs in held.values() for pair in pairs
-    }
-    parts = [f"# {record['dataset']}, {record['seeds']} seeds", "", LEGEND]
-    for title, pairs in held.items():
-        parts += ["", f"## {title}", "", *table(record, pairs)]
-    text = "\n".join(parts) + "\n"
-    print(text)
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    path.with_suffix(".md").write_text(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--avalanche-python", help="interpreter of an environment with avalanche-lib")
@@ -622,7 +505,7 @@ def main() -> None:
     if arguments.seeds < 2:
         parser.error("a spread needs at least two seeds")
     if arguments.again:
-        tables(json.loads(arguments.again.read_text()), arguments.again)
+        tables(json.loads(arguments.again.read_text()), arguments.again, KINDS)
         return
     if not arguments.avalanche_python or not arguments.out:
         parser.error("give --avalanche-python and --out; against_avalanche.py --help says how to get the first")
@@ -648,7 +531,7 @@ def main() -> None:
     path = arguments.out / f"{arguments.dataset}{'_' if arguments.only else ''}{arguments.only}.json"
     rows = [{"variant": name, "seed": seed, **each} for name in runs for seed, each in enumerate(runs[name])]
     runs_beside(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tables(record, path)
+    tables(record, path, KINDS)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from budgeted.budget import format_compute
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, UnknownName
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_json
 from budgeted.runs.run import DEFAULT_SLOTS
 from budgeted.runs.statistics import Summary, format_mean_sd, rank, summarise, too_few, welch
@@ -86,8 +86,10 @@ def _as_meant(config: dict[str, Any]) -> dict[str, Any]:
     return meant
 
 
-def markdown(groups: Sequence[Group], ddof: int = 1) -> str:
+def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None) -> str:
     """One row per group; bold is best, underlined is not significantly worse (Welch, 5 %)."""
+    if against is not None and against not in (labels := [group.label for group in groups]):
+        raise UnknownName("row", against, labels)
     ranked = {
         key: {row.method: row for row in rank({g.label: g.values(key) for g in groups}, ddof=ddof)}
         for key in ("a_auc", "a_last")
@@ -117,20 +119,24 @@ def markdown(groups: Sequence[Group], ddof: int = 1) -> str:
         )
     lines.append("")
     lines.append(f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)")
-    return "\n".join(lines + notes(groups))
+    return "\n".join(lines + notes(groups, against))
 
 
-def notes(groups: Sequence[Group]) -> list[str]:
-    """Welch's test of every group against the best, and a warning where the seeds are too few to tell."""
+def notes(groups: Sequence[Group], against: str | None = None) -> list[str]:
+    """Welch's tests: the best group against every other, or every other against the one that is named; and a warning
+    where the seeds are too few to tell.
+    """
     best = max(groups, key=lambda group: float(np.mean(group.values("a_auc"))))
+    fixed = next((group for group in groups if group.label == against), best)
     found = []
     for group in groups:
-        if group is best or min(len(group.runs), len(best.runs)) < 2:
+        if group is fixed or min(len(group.runs), len(fixed.runs)) < 2:
             continue
-        test = welch(best.values("a_auc"), group.values("a_auc"))
-        what = f"A_AUC, {best.label} against {group.label}"
+        one, other = (fixed, group) if against is None else (group, fixed)
+        test = welch(one.values("a_auc"), other.values("a_auc"))
+        what = f"A_AUC, {one.label} against {other.label}"
         found.append(f"{what}: {100 * test.difference:+.2f} points, p {test.p_value:.3g} (Welch)")
-        warning = too_few(_by_seed(best), _by_seed(group), lambda a, b: welch(list(a.values()), list(b.values())))
+        warning = too_few(_by_seed(one), _by_seed(other), lambda a, b: welch(list(a.values()), list(b.values())))
         if warning:
             found.append(f"  warning: {warning}")
     if any(len(group.runs) < 2 for group in groups) and len(groups) > 1:

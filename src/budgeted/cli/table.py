@@ -23,6 +23,8 @@ class Table:
     """Folders of runs, or folders that hold such folders."""
     ddof: int = 1
     """Of the standard deviation: 1 for a sample (default), 0 as in the paper's tables."""
+    against: str | None = None
+    """Test every row against this one, such as vanilla; the best row against every other if not given."""
     csv: Path | None = None
     """Write one line per run here."""
     figure: Path | None = None
@@ -34,7 +36,7 @@ class Table:
         if self.format not in ("markdown", "csv"):
             raise UnknownName("format", self.format, ("markdown", "csv"))
         groups = group_runs(find_runs(self.folders))
-        print(as_csv(groups) if self.format == "csv" else markdown(groups, self.ddof))
+        print(as_csv(groups) if self.format == "csv" else markdown(groups, self.ddof, self.against))
         if self.csv is not None:
             _writable(self.csv).write_text(as_csv(groups))
         if self.figure is not None:

@@ -22,9 +22,9 @@ from budgeted.audit import ExecutedOnData
 from budgeted.budget import Budget, Compute, Rule, total
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
+from budgeted.learner.foreseen import per_step
 from budgeted.learner.generators import NAMES, Generators
 from budgeted.learner.head import grow
-from budgeted.learner.plan import per_step
 from budgeted.learner.state import numbers_of, tensors_of, weights_digest
 from budgeted.methods import METHODS, Method
 from budgeted.replay import SARSettings

@@ -15,7 +15,8 @@ from budgeted import models, streams
 from budgeted.budget import Budget, Rule, parse_bytes, parse_compute, total
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
-from budgeted.learner.plan import Plan, fixed_bytes, iterations_within, make_plan, per_step, slots_within
+from budgeted.learner.foreseen import Foreseen, per_step
+from budgeted.learner.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_within
 from budgeted.methods import METHODS
 from budgeted.replay import bytes_per_slot
 
@@ -158,9 +159,9 @@ def test_planned_slots_are_what_a_learner_has_room_for(name: str) -> None:
 def test_an_impossible_compute_budget_says_the_smallest_possible_which_works(unit: str, batch: int) -> None:
     info, known = streams.info("digits"), built("vanilla")
     with pytest.raises(BudgetedError, match="the smallest possible budget is") as refused:
-        iterations_within(total(per_step(known, batch).values()), parse_compute(f"1{unit}"), 100)
+        iterations_within(Foreseen(per_step(known, batch), {}, None), parse_compute(f"1{unit}"), 100)
     smallest = parse_compute(str(refused.value).split()[-1])
-    assert iterations_within(total(per_step(known, batch).values()), smallest, 100) == pytest.approx(0.01)
+    assert iterations_within(Foreseen(per_step(known, batch), {}, None), smallest, 100) == pytest.approx(0.01)
     learner = Learner(
         models.build("cnn8", classes=1, input_shape=info.input_shape),
         METHODS["vanilla"],

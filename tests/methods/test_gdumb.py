@@ -161,7 +161,7 @@ def test_it_runs_as_many_steps_as_are_due(caplog: pytest.LogCaptureFixture) -> N
     feed(learner, 24, 28)
     with caplog.at_level(logging.WARNING, "budgeted"):
         learner.before_prediction()
-    assert "2 training steps are due, this training takes 12: the model stays" in caplog.text
+    assert "2 training steps are due, this training takes 10: the model stays" in caplog.text
     assert learner.ledger.spent.real == spent
     assert learner.due == 2  # saved for the next evaluation
     learner.learn(torch.zeros(SHAPE, dtype=torch.uint8), 0)
@@ -170,6 +170,19 @@ def test_it_runs_as_many_steps_as_are_due(caplog: pytest.LogCaptureFixture) -> N
     learner.before_prediction()
     assert learner.due == 0
     assert learner.ledger.spent.real == spent + 22 * learner.practice_price(8).real
+
+
+def test_a_fraction_of_an_iteration_makes_it_wait_for_no_evaluation() -> None:
+    """Ten samples are due 7 steps or 6: one fewer than the last time is a training like it."""
+    learner = made(iterations=0.65, slots=12)
+    taken = []
+    for end in range(10, 80, 10):
+        feed(learner, end - 10, end)
+        before = learner.steps
+        learner.before_prediction()
+        taken.append(learner.steps - before)
+    assert set(taken) == {6, 7}
+    assert sum(taken) == 45
 
 
 def test_it_says_when_it_cannot_pay(caplog: pytest.LogCaptureFixture) -> None:

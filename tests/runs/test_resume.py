@@ -388,6 +388,7 @@ FOREIGN = {
     "another method": (config("er", **SMALL), "is of method 'er'"),
     "another seed": (config(**SMALL, seed=2), "another stream"),
     "another model": (config(**{**SMALL, "model": "cnn8"}), "another model"),
+    "other iterations": (config(**SMALL, iterations=0.5), "other iterations"),
 }
 
 

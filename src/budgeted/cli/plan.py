@@ -17,6 +17,7 @@ from budgeted.cli.set_argument import with_pairs
 from budgeted.learner.plan import Plan as LearnerPlan
 from budgeted.learner.plan import make_plan
 from budgeted.runs.config import RunConfig
+from budgeted.runs.run import DEFAULT_SLOTS
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,14 @@ class Plan:
     """What learns: see `budgeted list methods`."""
     dataset: str = "cifar10"
     """Which data set's shape and size; nothing is read from disk."""
-    model: str = "resnet32"
-    """Which model: see `budgeted list models`."""
+    stream: str = "gaussian"
+    """In which order samples arrive: gaussian, disjoint, blurry or domain; what some methods cost depends on it."""
+    model: str = ""
+    """Which model: see `budgeted list models`. If not given, resnet32; cnn8 for the 8 x 8 digits."""
     memory: str | None = None
     """Byte budget: 7998016B, 7.6MB or 7.6MiB."""
     slots: int | None = None
-    """Places in the memory, instead of --memory."""
+    """Places in the memory, instead of --memory (200 if neither is given)."""
     iterations: float | None = None
     """Training steps per sample."""
     compute: str | None = None
@@ -49,12 +52,14 @@ class Plan:
     """Replace the method's freezing."""
     retrieval: str | None = None
     """Replace the method's retrieval."""
+    eval_every: int = 100
+    """Samples between two evaluations, before which some methods train."""
     limit: int | None = None
     """Samples of the stream, if not the whole training set."""
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Any other setting."""
     measure: bool = True
-    """Run a few steps on noise here to predict the time and the method's own extra work."""
+    """Foresee what the method runs beside a plain step; a few steps on noise here also predict the time."""
     json: bool = False
     """Print JSON for a script."""
 
@@ -63,12 +68,14 @@ class Plan:
         config = RunConfig(
             method=self.method,
             dataset=self.dataset,
+            stream=self.stream,
             model=self.model,
             iterations=1.0 if self.iterations is None and self.compute is None else self.iterations,
             compute=self.compute,
             slots=self.slots,
             memory=self.memory,
             batch_size=self.batch_size,
+            eval_every=self.eval_every,
             freezing=self.freezing,
             retrieval=self.retrieval,
             settings=with_pairs({}, self.set),
@@ -76,13 +83,15 @@ class Plan:
         plan = make_plan(
             config.build_method(),
             info,
-            self.model,
+            config.network,
             settings=config.build_settings(info.flips),
             samples=self.limit,
-            slots=self.slots,
+            slots=DEFAULT_SLOTS if self.slots is None and self.memory is None else self.slots,
             budget=config.budget(),
             iterations=config.iterations,
             rule=self.rule,
+            stream=self.stream,
+            eval_every=self.eval_every,
             measure=self.measure,
         )
         if self.json:

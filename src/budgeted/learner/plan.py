@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import numpy as np
-import torch
-
 from budgeted import models
-from budgeted.budget import NOTHING, Budget, Compute, Cost, Rule, format_bytes, format_compute, total
+from budgeted.budget import Budget, Compute, Cost, Purpose, Rule, format_bytes, format_compute, total
 from budgeted.errors import BudgetedError
+from budgeted.learner.foreseen import Foreseen, course_of, foreseen, per_step
 from budgeted.learner.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
 from budgeted.replay import bytes_per_slot
 from budgeted.streams import DatasetInfo
 
-_STORED = 100  # slots of a measurement: as many as MIR and ASER look at
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
 PAPER_MODELS: dict[str, tuple[int, int]] = {"resnet32": (463_504, 32), "resnet18": (11_170_000, 18)}
 
@@ -40,10 +36,10 @@ class Plan:
     iterations: float
     """training steps per sample"""
     steps: int
-    per_step: dict[str, Cost]
-    """nominal cost of one full step by purpose: nothing frozen"""
+    per_step: Mapping[Purpose, Cost]
+    """cost of one full step by purpose, nothing frozen; what is run beside the steps is spread over them"""
     spent: Cost
-    """nominal cost of the whole run"""
+    """cost of the whole run with nothing frozen"""
     seconds: float | None
     """predicted from a short measurement on this machine; None if not measured"""
 
@@ -89,23 +85,13 @@ def slots_within(learner: Learner, model_name: str, budget: int, rule: Rule) -> 
     return int(slots)
 
 
-def per_step(learner: Learner, batch: int) -> dict[str, Cost]:
-    """Nominal cost of a full step: forward, backward and optimizer with nothing frozen."""
-    prices = learner.freezing.price(learner.example(batch))
-    forward, backward = total(prices.forward), total(prices.backward)
-    everything = [p for p in learner.model.parameters() if p.requires_grad]
-    return {"forward": forward, "backward": backward, "optimizer": learner.freezing.optimizer_cost(everything)}
-
-
-def total_of(costs: Mapping[str, Cost]) -> Cost:
-    return total(costs.values())
-
-
-def iterations_within(step: Cost, compute: Compute, samples: int) -> float:
-    """Iterations per sample that a compute budget pays for at the nominal price."""
-    steps = compute.amount // max(1, step.under(compute.rule))
+def iterations_within(foreseen: Foreseen, compute: Compute, samples: int) -> float:
+    """Iterations per sample that a compute budget pays for, beside what does not depend on them."""
+    step = total(foreseen.step.values()).under(compute.rule)
+    beside = total(foreseen.beside.values()).under(compute.rule)
+    steps = (compute.amount - beside) // max(1, step)
     if steps < 1:
-        smallest = step.under(compute.rule) * 102 // 100  # printed to five figures, and with room for small extras
+        smallest = (beside + step) * 102 // 100  # printed to five figures, and with room for small extras
         raise BudgetedError(
             f"{compute} does not pay for one step: the smallest possible budget is "
             f"{format_compute(smallest, compute.rule)}"
@@ -124,89 +110,52 @@ def make_plan(
     budget: Budget,
     iterations: float | None = None,
     rule: Rule = "real",
+    stream: str = "gaussian",
+    eval_every: int = 100,
     seed: int = 0,
     measure: bool = True,
 ) -> Plan:
-    """Work out slots, iterations, cost and time; needs no data on disk."""
+    """Work out slots, iterations, cost and time; needs no data on disk. `measure` foresees the method's own work."""
     samples = info.train_size if samples is None else samples
     if samples < 1:
         raise BudgetedError(f"a stream of {samples} samples (--limit) teaches nothing: give at least 1")
     if iterations is not None and (not math.isfinite(iterations) or iterations < 0):
         raise BudgetedError(f"iterations per sample must be a number of 0 or more, got {iterations}")
     facts = facts_of(info, samples)
-    model = models.build(model_name, classes=info.classes, input_shape=info.input_shape, seed=seed)
+    course = None
+    if measure:
+        course = course_of(method, settings, info, samples, order=stream, slots=slots, eval_every=eval_every)
+    rows = info.classes if course is None else course.mean_rows
+    model = models.build(model_name, classes=rows, input_shape=info.input_shape, seed=seed)
     learner = Learner(model, method, facts, slots=slots or 1, settings=settings, seed=seed)
-    batch = settings.learner.batch_size
     if budget.bytes is not None:
         slots = slots_within(learner, model_name, budget.bytes, rule)
     items = fixed_bytes(learner, model_name, rule)
     if slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
-    extras, seconds = measured(learner, model_name, batch) if measure else ({}, None)
-    costs = {**per_step(learner, batch), **extras}
+    if course is None:
+        costs = Foreseen(per_step(learner, settings.learner.batch_size), {}, None)
+    else:
+        costs = foreseen(learner, model_name, replace(course, slots=slots))
     if budget.compute is not None:
-        iterations = iterations_within(total(costs.values()), budget.compute, samples)
+        iterations = iterations_within(costs, budget.compute, samples)
     if iterations is None:
         raise BudgetedError("a plan needs iterations per sample or a compute budget: give --iterations or --compute")
     steps = int(samples * iterations + 1e-6)
+    in_a_step = costs.spread(steps)
+    spent = total(in_a_step.values()) * steps
     return Plan(
         method=method.name,
         dataset=info.name,
         model=model_name,
         rule=rule,
         samples=samples,
-        batch_size=batch,
+        batch_size=settings.learner.batch_size,
         slots=slots,
         bytes=items,
         iterations=iterations,
         steps=steps,
-        per_step=costs,
-        spent=total(costs.values()) * steps,
-        seconds=None if seconds is None else seconds * steps,
+        per_step=in_a_step,
+        spent=spent,
+        seconds=None if costs.pace is None else costs.pace * spent.real,
     )
-
-
-def measured(learner: Learner, model_name: str, batch: int, steps: int = 4) -> tuple[dict[str, Cost], float]:
-    """A few real steps on noise: where a purpose costs more than its nominal price, what it costs; seconds per step."""
-    small = min(batch, 16)  # large batches of large images would take minutes; time and extras grow with the batch
-    facts = replace(learner.data, samples=None)
-    settings = replace(learner.settings, learner=replace(learner.settings.learner, batch_size=small))
-    model = models.build(model_name, classes=facts.classes or 2, input_shape=facts.input_shape)
-    stored = max(2 * small, _STORED)
-    probe = Learner(model, learner.method, facts, slots=stored, iterations=0.0, settings=settings, seed=0)
-    generator = torch.Generator().manual_seed(0)
-
-    def learn_noise() -> None:
-        noise = torch.randint(0, 256, learner.data.input_shape, generator=generator, dtype=torch.uint8)
-        probe.learn(noise, probe.arrived % (facts.classes or 2))
-
-    def run(count: int) -> None:
-        """Steps that are due at once: the next full stream batch, or the next sample, runs them."""
-        if not probe.technique.trains:
-            for _ in range(count):
-                some = probe.memory.gather(np.arange(small))
-                probe.practise(some.samples, some.labels, "evaluation_training")
-            return
-        before, probe._due = probe.steps, count * probe._one
-        while probe.steps == before:
-            learn_noise()
-
-    held = 0
-    while held <= len(probe.memory) < stored:  # RM thins a memory as soon as it is full
-        held = len(probe.memory)
-        learn_noise()
-    probe.flush()
-    run(1)  # traces prices, and checks the closed form, once
-    nominal, before = per_step(probe, small), dict(probe.ledger.spent_on)
-    steps = max(steps, probe.stream_batch)  # as many as a stream batch of one iteration a sample: it is stored once
-    start = time.perf_counter()
-    run(steps)
-    seconds = (time.perf_counter() - start) / steps
-    found: dict[str, Cost] = {}
-    for purpose, cost in probe.ledger.spent_on.items():  # the mean: every fourth step also refreshes the Fisher traces
-        spent = cost - before[purpose]
-        paper, real = spent.paper * batch // (small * steps), spent.real * batch // (small * steps)
-        known = nominal.get(purpose, NOTHING).real * batch // small
-        if purpose not in ("evaluation_training", "optimizer") and real > known:
-            found[purpose] = Cost(paper, real)
-    return found, seconds * batch / small

@@ -13,6 +13,7 @@ from torch import Tensor
 
 _ROUNDS = 30
 _HALVINGS = 20
+_USUAL_ROUNDS = 6  # of one trial each
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ IDENTITY = Correction(0)
 def most_operations(samples: int, classes: int) -> int:
     """What `fit` may cost at most, under rule `real`."""
     return _ROUNDS * (_round(samples, classes, classes) + _HALVINGS * _trial(samples, classes, classes))
+
+
+def usual_operations(samples: int, classes: int) -> int:
+    """What `fit` costs as a rule, with half of the classes new."""
+    new = classes // 2
+    return _USUAL_ROUNDS * (_round(samples, classes, new) + _trial(samples, classes, new))
 
 
 def _round(samples: int, classes: int, new: int) -> int:

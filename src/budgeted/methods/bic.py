@@ -35,10 +35,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost
+from budgeted.budget import NOTHING, Cost, total
 from budgeted.errors import BudgetedError
 from budgeted.freezing.layout import laid_out_as
-from budgeted.methods.bias import IDENTITY, Correction, fit, most_operations
+from budgeted.methods.bias import IDENTITY, Correction, fit, most_operations, usual_operations
+from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.evaluated import answers_of, evaluated, price_of
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Step, Technique
@@ -153,6 +154,22 @@ class BiasCorrection(Technique):
         if not self._teacher:
             return NOTHING
         return price_of(self.learner, batch) + Cost(0, _DISTILLING * batch * self._old)
+
+    def each_step(self, course: Course) -> Costs:
+        stretches = course.behind_boundaries()
+        taught = part(price_of(self.learner, course.batch), sum(share for share, _ in stretches))
+        classes = sum(share * old for share, old in stretches)
+        distilling = Cost(0, round(_DISTILLING * course.batch * classes))
+        return together(super().each_step(course), {"forward": taught, "backward": distilling})
+
+    def beside_steps(self, course: Course) -> Costs:
+        fits = []
+        for arrived in course.evaluations:
+            if course.boundaries and arrived > course.boundaries[0]:
+                held = int(np.minimum(course.counts(arrived) // self.every, self.validation).sum())
+                operations = usual_operations(held, course.known(arrived))
+                fits.append(price_of(self.learner, held) + Cost(0, operations))
+        return together(super().beside_steps(course), {"evaluation_training": total(fits)})
 
     def copies(self, rule: Rule = "real") -> int:
         return 1

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
+from budgeted.methods.course import Costs, Course, together
 from budgeted.methods.der import DER, LOGITS, DarkExperienceReplay
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Step
@@ -66,6 +67,10 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
 
     def most(self, new: int, batch: int) -> Cost:
         return super().most(new, batch) + self._price(batch, batch - new)
+
+    def each_step(self, course: Course) -> Costs:
+        own = self._price(course.batch, course.batch - course.new)
+        return together(super().each_step(course), {"backward": own})
 
     def nbytes(self, rule: Rule = "real") -> int:
         """The paper's tables count the logits alone."""

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
+from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.evaluated import evaluated, price_of
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Step, Technique
@@ -171,8 +172,14 @@ class SampleWiseImportance(Technique):
     def most(self, new: int, batch: int) -> Cost:
         if (self._steps + 1) % self.importance_period:
             return NOTHING
-        slots = len(self.learner.memory)
-        return price_of(self.learner, slots) + Cost(0, 5 * slots)
+        return self._measuring(len(self.learner.memory))
+
+    def each_step(self, course: Course) -> Costs:
+        own = part(self._measuring(1), course.mean_stored() / self.importance_period)
+        return together(super().each_step(course), {"retrieval": own})
+
+    def _measuring(self, stored: int) -> Cost:
+        return price_of(self.learner, stored) + Cost(0, 5 * stored)
 
     def nbytes(self, rule: Rule = "real") -> int:
         """The falls of both learning rates, the present one, this turn's fall, two counters: eight bytes each."""

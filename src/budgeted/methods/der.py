@@ -25,6 +25,7 @@ from torch import Tensor
 
 from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
+from budgeted.methods.course import Costs, Course, together
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Step, Technique
 from budgeted.replay import Column
@@ -90,6 +91,10 @@ class DarkExperienceReplay(Technique):
 
     def most(self, new: int, batch: int) -> Cost:
         return super().most(new, batch) + Cost(0, self._distilling(batch - new))
+
+    def each_step(self, course: Course) -> Costs:
+        own = Cost(0, self._distilling(course.batch - course.new))
+        return together(super().each_step(course), {"backward": own})
 
     def after_step(self, step: Step, logits: Tensor) -> None:
         super().after_step(step, logits)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
+from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Step, Technique
 from budgeted.replay import Rule
@@ -111,24 +112,29 @@ class ElasticWeightConsolidation(Technique):
         own = Cost(0, each * sum(parameter.numel() for parameter in self._parameters().values()))
         return super().most(new, batch) + own
 
+    def each_step(self, course: Course) -> Costs:
+        own = Cost(0, 4 * sum(parameter.numel() for parameter in self._parameters().values()))
+        anchored = sum(share for share, _ in course.behind_boundaries())
+        return together(super().each_step(course), {"fisher": own, "backward": part(own, anchored)})
+
     def copies(self, rule: Rule = "real") -> int:
         """The paper's tables count the Fisher information once."""
         return super().copies(rule) + (3 if rule == "real" else 2)
 
     def state(self) -> dict[str, Tensor]:
         state = super().state() | {"averaged": torch.tensor(self.averaged), "anchored": torch.tensor(self.anchored)}
-        for part in ("fisher", "importance", "anchor"):
-            state |= {f"{part}.{name}": kept for name, kept in getattr(self, part).items()}
+        for kind in ("fisher", "importance", "anchor"):
+            state |= {f"{kind}.{name}": kept for name, kept in getattr(self, kind).items()}
         return state
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         super().load_state(state)
         self.averaged, self.anchored = int(state["averaged"]), bool(state["anchored"])
-        for part in ("fisher", "importance", "anchor"):
+        for kind in ("fisher", "importance", "anchor"):
             kept = self._zeros()
             for name, values in kept.items():
-                values.copy_(state[f"{part}.{name}"])
-            setattr(self, part, kept)
+                values.copy_(state[f"{kind}.{name}"])
+            setattr(self, kind, kept)
 
     def _parameters(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.learner.model.named_parameters() if p.requires_grad}

@@ -5,10 +5,11 @@ less than an even share. Before every evaluation a model is trained from scratch
 over it, with a learning rate that falls along half a cosine.
 
 The training steps of an evaluation are those that became due since the last one (`--iterations` per sample, or what
-`--compute` pays for): as many in all as any other method runs. They make at least one pass over the memory, and are no
-fewer than those of the model in use, which a shorter training would only replace by a worse one. `method.epochs`
-sets a number of passes instead, 256 by its authors. Where too few steps are due, it says so, predicts with the model
-that it has, and goes on saving; where what is left of a compute budget does not pay for them, training has ended.
+`--compute` pays for): as many in all as any other method runs. They make at least one pass over the memory, and are
+nine tenths at least of those of the model in use, which a shorter training would replace by a worse one.
+`method.epochs` sets a number of passes instead, 256 by its authors. Where too few steps are due, it says so, predicts
+with the model that it has, and goes on saving; where what is left of a compute budget does not pay for them, training
+has ended.
 
 Cost: nothing while the stream runs; forward, backward and optimizer of every training step, charged as
 `evaluation_training`. Bytes: model and slots; with `method.restart=given`, the starting weights once more.
@@ -37,6 +38,7 @@ from budgeted.replay.membership import Slots
 from budgeted.replay.view import LearnerView
 
 log = logging.getLogger("budgeted")
+_HARDLY_LESS = 0.9  # at a fraction of an iteration per sample, even spans of the stream are due uneven steps
 
 
 @dataclass
@@ -100,11 +102,11 @@ class TrainsForEvaluation(Technique):
         learner.optimizer.state.clear()  # the next training starts without it
 
     def _steps(self, batch: int, a_pass: int) -> int:
-        """Steps to train now: a pass over the memory at least, and no worse a training than the last; or none."""
+        """Steps to train now: a pass over the memory at least, and hardly less a training than the last; or none."""
         learner = self.learner
         wanted = learner.due if self.epochs is None else self.epochs * a_pass
         price = learner.practice_price(batch)
-        least = a_pass if self.epochs is not None else max(a_pass, self._trained)
+        least = a_pass if self.epochs is not None else max(a_pass, int(_HARDLY_LESS * self._trained))
         if not learner.affords(price * least):  # nor later: what is left only falls
             learner.end_training()
             return 0

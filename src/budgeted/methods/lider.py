@@ -33,6 +33,7 @@ from torch.utils.hooks import RemovableHandle
 from budgeted.budget import Cost, trace
 from budgeted.budget.trace import tracing
 from budgeted.errors import BudgetedError
+from budgeted.methods.course import Costs, Course, together
 from budgeted.methods.der import DER
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Step, Technique
@@ -103,6 +104,10 @@ class LipschitzTerm(Technique):
 
     def most(self, new: int, batch: int) -> Cost:
         return super().most(new, batch) + Cost(0, self._most_operations(batch - new))
+
+    def each_step(self, course: Course) -> Costs:
+        own = Cost(0, self._most_operations(course.batch - course.new))
+        return together(super().each_step(course), {"backward": own})
 
     def close(self) -> None:
         super().close()

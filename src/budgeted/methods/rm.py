@@ -29,8 +29,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from budgeted.budget import Cost
+from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
+from budgeted.methods.course import Costs, Course, together
 from budgeted.methods.evaluated import evaluated, price_of
 from budgeted.methods.method import Method
 from budgeted.methods.technique import Technique
@@ -57,14 +58,13 @@ class RainbowMemory(Technique):
         memory = self.learner.memory
         if not memory.full or memory.capacity is None:
             return
-        staying = max(1, min(memory.capacity - 1, round(memory.capacity * (1 - self.spare))))
+        staying = self._staying(memory.capacity)
         quotas = balanced_counts(memory.counts, staying)
         crowded = np.flatnonzero(memory.counts > quotas)
         if not crowded.size:
             return  # one slot has nothing to give
         candidates = np.flatnonzero(np.isin(memory.labels, crowded))
-        price = price_of(self.learner, self.views * candidates.size) + self._counting(candidates.size)
-        if not self.learner.affords(price):
+        if not self.learner.affords(self._price(candidates.size, len(self.learner.class_labels))):
             return  # greedy balancing goes on, which costs nothing
         uncertainty = self.uncertainty(candidates)
         leaving = []
@@ -80,13 +80,31 @@ class RainbowMemory(Technique):
         for _ in range(self.views):
             answers = evaluated(self.learner, samples, "retrieval", augment=True)[:, : votes.shape[1]]
             votes[torch.arange(len(slots)), answers.argmax(1)] += 1
-        self.learner.charge("retrieval", self._counting(len(slots)))
+        self.learner.charge("retrieval", self._counting(len(slots), votes.shape[1]))
         found: npt.NDArray[np.float64] = (1 - votes.double().amax(1) / self.views).numpy()
         return found
 
-    def _counting(self, samples: int) -> Cost:
+    def beside_steps(self, course: Course) -> Costs:
+        """Every thinning of the stream to come: which classes are crowded then follows from what has arrived."""
+        thinnings = NOTHING
+        if course.slots is not None and course.slots > 1:
+            arrived, counts = 0, np.zeros(course.known(len(course)), np.int64)
+            while (full := arrived + course.slots - int(counts.sum())) < len(course):
+                counts += np.bincount(course.labels[arrived:full], minlength=len(counts))
+                quotas = balanced_counts(counts, self._staying(course.slots))
+                thinnings += self._price(int(counts[counts > quotas].sum()), course.known(full))
+                arrived, counts = full, quotas
+        return together(super().beside_steps(course), {"retrieval": thinnings})
+
+    def _staying(self, capacity: int) -> int:
+        return max(1, min(capacity - 1, round(capacity * (1 - self.spare))))
+
+    def _price(self, candidates: int, classes: int) -> Cost:
+        """Of a thinning that looks at so many candidates."""
+        return price_of(self.learner, self.views * candidates) + self._counting(candidates, classes)
+
+    def _counting(self, samples: int, classes: int) -> Cost:
         """The votes (a maximum and an addition per view), their maximum, a division and a difference, a sort."""
-        classes = len(self.learner.class_labels)
         return Cost(0, samples * (self.views * (classes + 1) + classes + 2 + max(1, samples).bit_length()))
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgeted.budget import NOTHING, Cost
+from budgeted.methods.course import Costs, Course
 from budgeted.replay import Column, Rule
 from budgeted.replay.membership import Slots
 from budgeted.replay.view import LearnerView
@@ -103,6 +104,15 @@ class Technique:
         samples, `new` of them of the stream. A step is run if it can be paid, so a loose bound leaves compute unspent.
         """
         return NOTHING
+
+    def each_step(self, course: Course) -> Costs:
+        """What it adds to a training step, in the mean over such a course, beyond forward, backward and optimizer. Of
+        one that does not say, a plan takes what a few steps show."""
+        return {}
+
+    def beside_steps(self, course: Course) -> Costs:
+        """What it runs in such a course however many steps there are: for samples stored, for evaluations."""
+        return {}
 
     def nbytes(self, rule: Rule = "real") -> int:
         """Bytes it keeps between steps beside its columns and `copies`."""

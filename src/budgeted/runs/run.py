@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,15 @@ from budgeted.budget import peak_memory
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
 from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
+from budgeted.learner.foreseen import boundaries_of, course_of, foreseen
 from budgeted.learner.learner import Learner
-from budgeted.learner.plan import facts_of, iterations_within, measured, per_step, slots_within, total_of
+from budgeted.learner.plan import facts_of, iterations_within, slots_within
 from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import environment, refuse_other
 from budgeted.runs.folder import CONFIG, RunFolder, records_digest
 from budgeted.runs.knowledge import Knowledge, knowledge
 from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, f_last
 
-MOMENTS = 5  # where a stream has no tasks: parts at whose ends knowledge is compared and forgetting measured
 DEFAULT_SLOTS = 200
 
 
@@ -61,9 +61,9 @@ class Run:
         self.test_images: Tensor = as_tensor(self.dataset.test_images[chosen])
         self.test_labels: NDArray[np.int64] = self.dataset.test_labels[chosen]
         self.learner = self._build_learner()
+        self._planned = self._plan()  # slots may be given up later, when classes come that were not declared
         self.records: list[dict[str, Any]] = []
-        ends = self.stream.boundaries() or [len(self.stream) * k // MOMENTS for k in range(1, MOMENTS)]
-        self.moments = sorted({*ends, len(self.stream)} - {0})
+        self.moments = sorted({*boundaries_of(self.stream), len(self.stream)} - {0})
         self.accuracies: list[float] = []
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
         self.train_seconds = self.eval_seconds = 0.0
@@ -83,19 +83,21 @@ class Run:
                 device=config.device, **more,
             )  # fmt: skip
 
+        iterations, samples = 1.0 if config.iterations is None else config.iterations, len(self.stream)
         if budget.bytes is None and budget.compute is None and not config.spend_savings:
-            return build(slots, 1.0 if config.iterations is None else config.iterations)
-        probe = build(slots, 1.0, classes=info.classes)
+            return build(slots, iterations)
+        course = course_of(
+            method, settings, info, samples, order=config.stream, slots=slots, eval_every=config.eval_every
+        )
+        probe = build(slots, 1.0, classes=course.mean_rows)
         if budget.bytes is not None:
             slots = slots_within(probe, config.network, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
-        batch = settings.learner.batch_size
-        nominal = total_of({**per_step(probe, batch), **measured(probe, config.network, batch)[0]})
-        if budget.compute is not None:
-            iterations = iterations_within(nominal, budget.compute, len(self.stream))
-        else:
-            iterations = 1.0 if config.iterations is None else config.iterations
-        if config.spend_savings and budget.compute is None:
-            budget = budget.with_compute(int(nominal.real * iterations * len(self.stream)), "real")
+        if budget.compute is not None or config.spend_savings:
+            costs = foreseen(probe, config.network, replace(course, slots=slots))
+            if budget.compute is not None:
+                iterations = iterations_within(costs, budget.compute, samples)
+            else:
+                budget = budget.with_compute(costs.whole(iterations * samples).real, "real")
         probe.close()
         if config.byte_rule == "paper":  # the paper's bytes are not the ones that `nbytes()` counts
             budget = budget.without_bytes()
@@ -113,6 +115,11 @@ class Run:
         if numbers.get("stream") != self.stream.fingerprint():
             raise BudgetedError(
                 "the checkpoint was made on another stream (other data or another order): restore the data set"
+            )
+        if numbers.get("plan", self._planned) != self._planned:
+            raise BudgetedError(
+                "the checkpoint was made with other iterations than this version derives from the budget: go on with "
+                "the version that began the run, or begin it anew"
             )
         state.restore(self.learner, tensors, numbers)
         self.folder.keep_records(int(numbers["records"]))
@@ -208,11 +215,17 @@ class Run:
             return None
         return {"klr": found.klr, "kgr": found.kgr, "loss": found.loss, "gain": found.gain, "previous": found.previous}
 
+    def _plan(self) -> list[float | int | None]:
+        """What was derived from the budget, and must be the same in all sittings."""
+        compute = self.learner.budget.compute
+        return [self.learner.iterations, self.learner.memory.capacity, None if compute is None else compute.amount]
+
     def _checkpoint(self) -> None:
         self.folder.write_checkpoint(
             self.learner,
             {
                 "stream": self.stream.fingerprint(),
+                "plan": self._planned,
                 "records": len(self.records),
                 "previous": self.previous,
                 "train_seconds": self.train_seconds,

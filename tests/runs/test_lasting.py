@@ -1,0 +1,127 @@
+"""A compute budget lasts: what a run foresees of its costs holds for every method, to the end of the stream."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from budgeted import streams
+from budgeted.budget import Budget
+from budgeted.cli import main
+from budgeted.learner.plan import Plan, make_plan
+from budgeted.methods import METHODS, Step, Technique
+from budgeted.runs import run as runs
+from budgeted.runs.config import RunConfig
+
+SAMPLES, SLOTS, EVERY = 240, 40, 60
+# what arrives when, or where a task ends, changes what these cost
+BY_STREAM = ["aser", "bic", "ewc", "gdumb", "ocs", "rm"]
+CASES = [(name, "gaussian") for name in METHODS] + [(name, "disjoint") for name in BY_STREAM]
+
+
+def planned(name: str, stream: str, **more: Any) -> Plan:
+    config = RunConfig(method=name)
+    given: dict[str, Any] = {"budget": Budget(), "iterations": 1.0, "samples": SAMPLES, "slots": SLOTS, **more}
+    info = streams.info("digits")
+    settings = config.build_settings(info.flips)
+    return make_plan(METHODS[name], info, "mlp", settings=settings, stream=stream, eval_every=EVERY, **given)
+
+
+def run_with(compute: str, name: str, stream: str, folder: Path) -> tuple[dict[str, Any], int]:
+    """The summary, and how many samples had arrived when the last step was run."""
+    last = [0, 0]
+
+    def note(progress: runs.Progress) -> None:
+        if progress.learner.steps > last[1]:
+            last[:] = progress.samples, progress.learner.steps
+
+    config = RunConfig(
+        method=name, stream=stream, model="mlp", limit=SAMPLES, slots=SLOTS, compute=compute, eval_every=EVERY,
+        eval_samples=10, checkpoint_every=SAMPLES,
+    )  # fmt: skip
+    return runs.start(config, folder, note), last[0]
+
+
+@pytest.mark.parametrize(("name", "stream"), CASES)
+def test_training_lasts_and_the_budget_is_spent(name: str, stream: str, tmp_path: Path) -> None:
+    plan = planned(name, stream)
+    budget = plan.spent.real  # pays for one iteration a sample
+    summary, last = run_with(f"{budget}FLOP", name, stream, tmp_path / "run")
+    assert summary["iterations_per_sample"] == pytest.approx(1, abs=0.03)
+    assert last > 0.95 * SAMPLES
+    assert summary["spent"]["real"] <= budget
+    if METHODS[name].freezing == "none":
+        assert summary["spent"]["real"] > 0.93 * budget
+    if METHODS[name].freezing == "none" and METHODS[name].technique.trains:
+        for purpose, cost in plan.per_step.items():
+            on_this = cost.real * plan.steps
+            if on_this > 0.02 * budget:
+                assert summary["spent_on"][purpose][1] == pytest.approx(on_this, rel=0.1), purpose
+
+
+class Twice(Technique):
+    """Runs the batch once more after every step, and says nothing of it beforehand."""
+
+    def after_step(self, step: Step, logits: Tensor) -> None:
+        with self.learner.aside(), torch.no_grad():
+            self.learner.model(step.images)
+        self.learner.charge("fisher", self.learner.pass_price(step.images))
+
+    def operations(self, step: Step) -> int:
+        return 1000 * len(step.labels)
+
+
+def test_a_technique_that_foresees_nothing_is_measured() -> None:
+    er = METHODS["er"]
+    settings, info = RunConfig(method="er").build_settings(False), streams.info("digits")
+    given: dict[str, Any] = {"settings": settings, "samples": 100, "slots": 40, "budget": Budget(), "iterations": 1.0}
+    plain = make_plan(er, info, "mlp", **given).per_step
+    twice = make_plan(replace(er, technique=Twice), info, "mlp", **given).per_step
+    assert twice["fisher"].real == pytest.approx(plain["forward"].real, rel=0.05)  # the probe's head is a little larger
+    assert twice["backward"].real == pytest.approx(plain["backward"].real + 1000 * 16, rel=1e-3)
+    assert twice["forward"] == plain["forward"]
+
+
+@pytest.mark.parametrize("name", ["aser", "bic", "rm"])
+def test_it_lasts_under_the_other_rule_and_with_fewer_iterations(name: str, tmp_path: Path) -> None:
+    """What is run for stored samples and for evaluations does not grow with the steps."""
+    budget = planned(name, "disjoint", iterations=0.4).spent.paper
+    summary, last = run_with(f"{budget}MAC", name, "disjoint", tmp_path / "run")
+    assert summary["iterations_per_sample"] == pytest.approx(0.4, abs=0.02)
+    assert last > 0.95 * SAMPLES
+    assert 0.9 * budget < summary["spent"]["paper"] <= budget
+
+
+@pytest.mark.parametrize("name", ["clib", "rm", "bic", "gdumb"])
+def test_a_plan_is_what_the_run_derives(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--method", name, "--dataset", "digits", "--model", "mlp", "--stream", "disjoint", "--compute", "120MFLOP"]
+    flags += ["--limit", "120", "--eval-every", "40", "--memory", "200kB", "--json"]
+    assert main(["plan", *flags]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (
+        main(["run", *flags, "--eval-samples", "10", "--checkpoint-every", "120", "--out", str(tmp_path / "run")]) == 0
+    )
+    ran = json.loads(capsys.readouterr().out)
+    assert ran["iterations_per_sample"] == plan["iterations"]
+    assert ran["slots"] == plan["slots"]
+
+
+def test_without_flags_a_plan_is_of_the_run_without_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--dataset", "digits", "--no-measure", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    config = RunConfig(dataset="digits")
+    assert (plan["method"], plan["model"], plan["slots"]) == (config.method, config.network, runs.DEFAULT_SLOTS)
+
+
+def test_a_budget_that_only_pays_for_what_is_beside_the_steps_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--method", "rm", "--dataset", "digits", "--model", "mlp", "--slots", "40", "--limit", "240"]
+    assert main(["plan", *flags, "--compute", "1MFLOP"]) == 2
+    smallest = capsys.readouterr().err.split()[-1]
+    assert main(["plan", *flags, "--compute", smallest, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["steps"] >= 1

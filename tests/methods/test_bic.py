@@ -17,7 +17,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Learner
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
-from budgeted.methods.bias import fit
+from budgeted.methods.bias import IDENTITY, Correction, fit
 from budgeted.methods.bic import BiasCorrection
 from tests.methods import small
 from tests.methods.small import FACTS, RealOps, assert_resumes_exactly, feed, learner_of, samples
@@ -114,9 +114,11 @@ def test_predictions_are_made_with_the_correction() -> None:
     torch.testing.assert_close(learner.logits(asked)[:, 2:], correction.alpha * plain[:, 2:] + correction.beta)
 
 
-def test_the_loss_is_the_hand_written_one() -> None:
+@pytest.mark.parametrize("correction", [IDENTITY, Correction(1, 0.5, 0.3)])
+def test_the_loss_is_the_hand_written_one(correction: Correction) -> None:
     learner = taught_learner(temperature=3.0)
     technique = technique_of(learner)
+    technique._taught = correction
     generator = torch.Generator().manual_seed(0)
     images, labels = torch.randn(5, 1, 8, 8, generator=generator), torch.tensor([0, 1, 2, 3, 3])
     logits = torch.randn(5, 4, generator=generator, requires_grad=True)
@@ -125,12 +127,33 @@ def test_the_loss_is_the_hand_written_one() -> None:
     (gradient,) = torch.autograd.grad(loss, logits)
     old = {name.removeprefix("teacher."): value for name, value in technique.state().items() if "teacher." in name}
     hidden = torch.relu(images.flatten(1) @ old["stem.1.weight"].T + old["stem.1.bias"])
-    target = torch.softmax((hidden @ old["head.weight"].T + old["head.bias"]) / 3, 1)
+    answers = hidden @ old["head.weight"].T + old["head.bias"]
+    if correction is not IDENTITY:
+        answers[:, 1] = 0.5 * answers[:, 1] + 0.3
+    target = torch.softmax(answers / 3, 1)
     assert target.shape == (5, 2)
     expected = (torch.softmax(logits.detach(), 1) - torch.eye(4)[labels]) / 5 * (2 / 4)
     soft = torch.softmax(logits.detach()[:, :2] / 3, 1)
     expected[:, :2] += (soft - target) / 5 / 3 * (2 / 4)
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_teacher_answers_with_its_own_correction() -> None:
+    learner = taught_learner()
+    technique = technique_of(learner)
+    assert technique._taught == IDENTITY  # before the first boundary there is nothing to correct
+    feed(learner, 36, 48)
+    learner.before_prediction()
+    fitted = technique._correction
+    assert fitted.alpha != 1
+    learner.end_task()
+    assert technique._taught == fitted
+    feed(learner, 48, 60)
+    learner.before_prediction()
+    assert technique._taught == fitted
+    other = learner_of(BIC, own=SOON)
+    other.technique.load_state(technique.state())
+    assert technique_of(other)._taught == fitted
 
 
 def test_the_teacher_is_the_model_at_the_boundary_and_stays() -> None:

@@ -17,7 +17,6 @@ Deviations (ours / paper and its authors' code / published code), all of them in
   epochs of Adam at 1e-3 on logits computed once, which cannot move alpha by more than about a quarter for a batch;
 - withheld: every tenth sample of a class, a reservoir of 5 of them / a tenth of the exemplars / 5, 2 or 50 per class;
 - distillation: weighed n to m against cross-entropy / the same / both with weight 1;
-- teacher's logits: as they are / with its own correction / with its own correction;
 - batches, memory: those of ER / herding, many epochs / those of ER;
 - gradients: as they are / as they are / clipped at 10.
 
@@ -46,8 +45,9 @@ from budgeted.methods.technique import Step, Technique
 from budgeted.replay import Rule
 from budgeted.replay.view import LearnerView
 
-# per row and class of the teacher: two divisions, a softmax and its logarithm, a product, a sum; and the way back
-_DISTILLING = 21
+# per row and class of the teacher: its correction, two divisions, a softmax and its logarithm, a product, a sum; and
+# the way back
+_DISTILLING = 23
 
 
 @dataclass
@@ -67,6 +67,7 @@ class BiasCorrection(Technique):
     _old: int = field(default=0, init=False)  # classes at the last boundary
     _before: int = field(default=0, init=False)  # classes at the boundary before the last that came
     _correction: Correction = field(default=IDENTITY, init=False)
+    _taught: Correction = field(default=IDENTITY, init=False)  # the teacher's own
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (
@@ -110,19 +111,21 @@ class BiasCorrection(Technique):
         classified = F.cross_entropy(logits, step.labels)
         if not self._teacher:
             return classified
-        taught = answers_of(self.learner, self._teacher, step.images)[:, : self._old]
+        taught = self._taught(answers_of(self.learner, self._teacher, step.images))[:, : self._old]
         share = self._old / logits.shape[1]
         return share * distillation(logits[:, : self._old], taught, self.temperature) + (1 - share) * classified
 
     def operations(self, step: Step) -> int:
-        return _DISTILLING * len(step.labels) * self._old if self._teacher else 0
+        return _DISTILLING * len(step.labels) * self._old if self._teacher else 0  # the teacher's correction included
 
     def end_task(self) -> None:
-        """From here on the model as it is teaches what it knows."""
+        """From here on the model as it is teaches what it knows, with the correction that its last predictions had."""
         model, seen = self.learner.model, len(self.learner.class_labels)
         self._teacher = {
             name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())
         }
+        first = self._old if seen > self._old else self._before
+        self._taught = self._correction if self._correction.first == first else IDENTITY  # none of its own was fitted
         if seen > self._old:
             self._before, self._old = self._old, seen
 
@@ -179,7 +182,7 @@ class BiasCorrection(Technique):
         if rule == "paper":
             return 0
         statistics = sum(buffer.numel() * buffer.element_size() for buffer in self.learner.model.buffers())
-        classes, numbers = len(self._met), 5  # alpha, beta, and where old and new classes start
+        classes, numbers = len(self._met), 8  # alpha, beta and first class of two corrections; where classes start
         per_class = self.validation * int(prod(self.learner.data.input_shape)) + 8
         return statistics + classes * per_class + 8 * numbers
 
@@ -189,8 +192,10 @@ class BiasCorrection(Technique):
             "kept": self._kept,
             "met": torch.from_numpy(self._met),
             "held": torch.from_numpy(self._held),
-            "rows": torch.tensor([self._old, self._before, self._correction.first]),
-            "correction": torch.tensor([self._correction.alpha, self._correction.beta], dtype=torch.float64),
+            "rows": torch.tensor([self._old, self._before, self._correction.first, self._taught.first]),
+            "corrections": torch.tensor(
+                [[found.alpha, found.beta] for found in (self._correction, self._taught)], dtype=torch.float64
+            ),
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
@@ -200,8 +205,10 @@ class BiasCorrection(Technique):
         self._teacher = laid_out_as(self.learner.model, teacher)
         self._kept = state["kept"].clone()
         self._met, self._held = state["met"].numpy().copy(), state["held"].numpy().copy()
-        self._old, self._before, first = (int(row) for row in state["rows"])
-        self._correction = Correction(first, *(float(value) for value in state["correction"]))
+        self._old, self._before, *firsts = (int(row) for row in state["rows"])
+        self._correction, self._taught = (
+            Correction(first, *map(float, values)) for first, values in zip(firsts, state["corrections"], strict=True)
+        )
 
 
 def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:

@@ -63,6 +63,8 @@ class BiasCorrection(Technique):
     """one of so many samples of a class may be withheld (the paper's 9 to 1)"""
     decay: float = 0.01
     """pull of the correction towards none: it matters where the withheld samples are few"""
+    corrected_teacher: bool = True
+    """whether the teacher answers with the correction fitted for it (as its authors have it), or as it is"""
     _teacher: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _old: int = field(default=0, init=False)  # classes at the last boundary
     _before: int = field(default=0, init=False)  # classes at the boundary before the last that came
@@ -125,7 +127,8 @@ class BiasCorrection(Technique):
             name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())
         }
         first = self._old if seen > self._old else self._before
-        self._taught = self._correction if self._correction.first == first else IDENTITY  # none of its own was fitted
+        fitted = self.corrected_teacher and self._correction.first == first
+        self._taught = self._correction if fitted else IDENTITY
         if seen > self._old:
             self._before, self._old = self._old, seen
 

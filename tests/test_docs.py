@@ -6,7 +6,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import runpy
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +284,26 @@ def test_the_costs_of_others_are_those_of_the_code() -> None:
     for row in table_rows(page, "Compute of an iteration"):
         name = quoted(row[0])[0]
         assert index[name].split()[0] in (row[5], "1"), name
+
+
+TABLE_OF_RUNS = re.compile(r"<!-- (?P<command>(?:budgeted table|gain_over_stream) .+?) -->\n\n(?P<rows>(?:\|.*\n)+)")
+
+
+def test_tables_of_runs_are_those_of_their_records(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = [(page, table) for page in TEXTS for table in TABLE_OF_RUNS.finditer(page.read_text(encoding="utf-8"))]
+    assert any(page.stem == "findings" for page, _ in shown)
+    monkeypatch.chdir(ROOT)
+    for page, table in shown:
+        program, *arguments = shlex.split(table["command"])
+        if program == "budgeted":
+            assert cli.main(arguments) == 0
+        else:
+            monkeypatch.setattr(sys, "argv", [program, *arguments])
+            runpy.run_path(f"benchmarks/{program}.py", run_name="__main__")
+        rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+        assert table["rows"].splitlines() == rows, f"{page.name}: {table['command']}"
 
 
 def test_data_sets_are_those_that_load() -> None:

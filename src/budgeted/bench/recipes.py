@@ -115,6 +115,7 @@ def readings_sar_longer() -> Recipe:
     ]
     configs = [
         replace(cpu("vanilla"), retrieval="class-balanced"),
+        cpu("vanilla", settings={"learner.selection": "reservoir"}),
         *(cpu("sar", settings=variant) for variant in variants),
     ]
     return Recipe(

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from budgeted.budget import Cost
+from budgeted.methods.evaluated import price_of
+from budgeted.replay.evaluation_mode import evaluating
 from budgeted.replay.sampled_gradients import SampledStep
 
 if TYPE_CHECKING:
@@ -22,19 +24,13 @@ if TYPE_CHECKING:
 def sampled_in_evaluation(learner: Learner, images: Tensor, labels: Tensor) -> SampledStep:
     """The step's images once more, with running statistics and nothing frozen; charged as similarity."""
     wanted = [parameter for parameter in learner.model.parameters() if parameter.requires_grad]
-    learner.model.eval()
-    with learner.freezing.paused(), learner.sampled:
+    with evaluating(learner.model), learner.freezing.paused(), learner.sampled:
         torch.autograd.grad(learner._loss(learner.model(images), labels), wanted, allow_unused=True)
         collected = learner.sampled.take()
     learner.charge("similarity", price_in_evaluation(learner, len(labels)))
-    learner.model.train()
     return collected
 
 
 def price_in_evaluation(learner: Learner, batch: int) -> Cost:
     """What `sampled_in_evaluation` runs on so many samples, the reading of the sampled weights aside."""
-    training = learner.model.training
-    learner.model.eval()
-    cost = learner.pass_price(learner.example(batch), backward=True)
-    learner.model.train(training)
-    return cost
+    return price_of(learner, batch, backward=True)

@@ -126,18 +126,22 @@ class BiasCorrection(Technique):
         self._teacher = {
             name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())
         }
-        first = self._old if seen > self._old else self._before
+        first = self._first_new(seen)
         fitted = self.corrected_teacher and self._correction.first == first
         self._taught = self._correction if fitted else IDENTITY
         if seen > self._old:
             self._before, self._old = self._old, seen
+
+    def _first_new(self, seen: int) -> int:
+        """The first of the classes that came last: behind the last boundary, or before it until others come."""
+        return self._old if seen > self._old else self._before
 
     # -- evaluation --------------------------------------------------------------------------------------------
 
     def before_prediction(self) -> None:
         """Fit the correction on the withheld samples, if there are old and new ones and it can be paid."""
         seen = len(self.learner.class_labels)
-        first = self._old if seen > self._old else self._before
+        first = self._first_new(seen)
         held = self._held[:seen]
         self._correction = IDENTITY
         if first == 0 or not held[:first].any() or not held[first:].any():

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 
+from budgeted.replay.evaluation_mode import evaluating
 from budgeted.replay.sampled_layers.convolution import Convolution
 from budgeted.replay.sampled_layers.kinds import layer_kind
 
@@ -54,7 +55,7 @@ class PerSampleGradients:
 
     def __call__(self, images: Tensor, labels: Tensor, together: int = 0) -> Iterator[tuple[str, Tensor]]:
         """Name and rows of each parameter; of the last samples, `together`, the gradient of the mean loss alone."""
-        with _evaluating(self.model), torch.enable_grad():
+        with evaluating(self.model), torch.enable_grad():
             uses: list[_Use] = []
             if self.by_layer:
                 with _noting(self.model, uses):
@@ -145,17 +146,6 @@ def _knows_every_layer(model: nn.Module) -> bool:
         ):
             return False
     return True
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 @contextmanager

@@ -92,7 +92,22 @@ def grown(array: npt.NDArray[np.float32], *sizes: int) -> Singles:
     return larger
 
 
-class PairwiseSimilarity:
+class _MatrixAlone:
+    """S is all that is kept."""
+
+    matrix: Singles
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        return self.matrix.nbytes
+
+    def state(self) -> dict[str, torch.Tensor]:
+        return {"matrix": torch.from_numpy(self.matrix.copy())}
+
+    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.matrix = state["matrix"].numpy().copy()
+
+
+class PairwiseSimilarity(_MatrixAlone):
     """Algorithm 1 of the paper: a moving average of the cosines between samples, n_cls² floats."""
 
     def __init__(self, classes: int, ema: float) -> None:
@@ -128,17 +143,8 @@ class PairwiseSimilarity:
         self.operations = 2 * batch * weights * (1 + batch) + 2 * met * batch * (batch + met) + 8 * met * met
         return classes, None
 
-    def nbytes(self, rule: Rule = "real") -> int:
-        return self.matrix.nbytes
 
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"matrix": torch.from_numpy(self.matrix.copy())}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.matrix = state["matrix"].numpy().copy()
-
-
-class OwnClassAlone:
+class OwnClassAlone(_MatrixAlone):
     """No similarity but a class's own: S is the identity, nothing is learned and no gradients are wanted."""
 
     def __init__(self, classes: int) -> None:
@@ -151,15 +157,6 @@ class OwnClassAlone:
 
     def update(self, values: torch.Tensor, present: torch.Tensor, labels: Slots) -> Update | None:
         return None
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        return self.matrix.nbytes
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"matrix": torch.from_numpy(self.matrix.copy())}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.matrix = state["matrix"].numpy().copy()
 
 
 ClassGradientForm = Literal["cosine", "unit", "published"]

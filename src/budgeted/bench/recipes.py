@@ -176,6 +176,22 @@ def methods() -> Recipe:
     )
 
 
+PAPER_CHARGES = {"ewc": 1.0, "mir": 4.12, "ocs": 2.0, "lider": 2.33}
+"""An iteration over ER's, as the paper prints it: of its methods whose compute or bytes we charge otherwise."""
+
+
+def paper_charges() -> Recipe:
+    """The iterations and slots that the paper's own accounting gives; `methods` has all at an honest price."""
+    configs = [
+        replace(cpu_fast(name), iterations=round(1 / charge, 3), byte_rule="paper")
+        for name, charge in PAPER_CHARGES.items()
+    ]
+    return Recipe(
+        "Does it change the order of methods to charge them as the paper does? Gaussian stream, protocol cpu-fast.",
+        over_seeds(configs, (1, 2)),
+    )
+
+
 def freezing_policies() -> Recipe:
     vanilla = cpu_fast("vanilla")
     configs = [vanilla, *(at_equal_compute(replace(vanilla, freezing=name)) for name in POLICIES)]
@@ -203,6 +219,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "full-size": full_size,
     "savings": savings,
     "methods": methods,
+    "paper-charges": paper_charges,
     "freezing-policies": freezing_policies,
     "vit": vit,
 }

@@ -1,0 +1,68 @@
+"""A small learner, its data and its settings, for the tests of what holds whatever the method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from budgeted import models
+from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
+from budgeted.methods import METHODS, Method
+from tests.nets import seeded
+
+SHAPE = (1, 8, 8)
+FACTS = DataFacts(SHAPE, (0.3,), (0.37,), classes=4)
+# averages that follow soon, so that a short run freezes
+EAGER = {"ema": 0.3, "ema_start": "first"}
+
+
+def cnn8(seed: int = 0) -> nn.Module:
+    return models.build("cnn8", classes=1, input_shape=SHAPE, seed=seed)
+
+
+class Tiny(nn.Module):
+    """Two convolutions and a head: hundreds of bytes, so that a slot or a class is not lost among the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(4, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU())
+        self.head = nn.Linear(8, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(self.stem(images)).mean((2, 3)))
+        return logits
+
+
+def tiny() -> nn.Module:
+    return seeded(Tiny)
+
+
+def settings_of(method: Method, batch_size: int = 4, **learner: Any) -> Settings:
+    return Settings(
+        LearnerSettings(batch_size=batch_size, learning_rate=1e-2, **learner),
+        freezing=EAGER if method.freezing == "adaptive" else {},
+    )
+
+
+def make(method: str | Method, model: nn.Module | None = None, facts: DataFacts = FACTS, **more: Any) -> Learner:
+    chosen = METHODS[method] if isinstance(method, str) else method
+    given = {"slots": 20, "seed": 0, "settings": settings_of(chosen), **more}
+    return Learner(model or cnn8(), chosen, facts, **given)
+
+
+def samples(count: int, classes: int = 4, seed: int = 0) -> Iterator[tuple[Tensor, int]]:
+    """Two bright rows say the class, which is soon learned; the rest is noise, so every image is another."""
+    generator = torch.Generator().manual_seed(seed)
+    for i in range(count):
+        label = (i // 3) % min(classes, 1 + i // 6)
+        image = torch.randint(0, 60, SHAPE, generator=generator, dtype=torch.uint8)
+        image[:, 2 * label : 2 * label + 2] += 180
+        yield image, label
+
+
+def images(count: int) -> Tensor:
+    return torch.stack([image for image, _ in samples(count, seed=9)])

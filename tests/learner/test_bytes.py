@@ -1,0 +1,173 @@
+"""Bytes never exceed their budget, whatever the method, and are those of the tensors that persist."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from budgeted.budget import Budget
+from budgeted.errors import BudgetedError
+from budgeted.learner import Learner
+from budgeted.learner.state import tensors_of
+from budgeted.methods import METHODS
+from budgeted.replay import SARSettings
+from tests.learner.small import FACTS, images, make, samples, settings_of, tiny
+
+
+class Watched(Learner):
+    """Looks at its bytes before and after every training step too."""
+
+    def _step(self) -> None:
+        self.look()
+        super()._step()
+        self.look()
+
+    def look(self) -> None:
+        assert self.budget.bytes is not None
+        assert self.nbytes() <= self.budget.bytes
+
+
+UNDECLARED = dataclasses.replace(FACTS, classes=None)
+SIMILARITIES = {"al-sar": SARSettings(), "sar": SARSettings(similarity="class_gradient")}
+
+
+def undeclared(name: str, slots: int, budget: int | None, kind: type[Learner] = Learner) -> Learner:
+    chosen = dataclasses.replace(settings_of(METHODS[name]), retrieval=SIMILARITIES.get(name, SARSettings()))
+    return kind(
+        tiny(),
+        METHODS[name],
+        UNDECLARED,
+        slots=slots,
+        iterations=0.25,
+        budget=Budget(None, budget),
+        settings=chosen,
+        seed=0,
+    )
+
+
+# what they keep for every class is of one size from the start: stored logits (and LiDER over them), withheld samples
+DECLARED_ONLY = ("der++", "cama", "lider", "bic")
+FREE = [name for name in METHODS if name not in DECLARED_ONLY]
+
+
+@pytest.mark.parametrize("name", DECLARED_ONLY)
+def test_methods_that_keep_something_of_every_class_want_them_declared(name: str) -> None:
+    with pytest.raises(BudgetedError, match=r"(declare|say) how many classes"):
+        undeclared(name, 5, None)
+
+
+@pytest.mark.parametrize("name", FREE)
+@settings(max_examples=6)
+@given(
+    labels=st.lists(st.integers(0, 9), min_size=4, max_size=30),
+    spare=st.integers(0, 4000),
+    slots=st.sampled_from([3, 1000]),
+)
+@example(labels=list(range(10)) * 3, spare=1200, slots=1000)
+@example(labels=[0] * 12 + [1, 2, 3], spare=150, slots=1000)
+def test_bytes_never_exceed_the_budget_while_classes_appear(
+    name: str, labels: list[int], spare: int, slots: int
+) -> None:
+    smallest = undeclared(name, 1, None).nbytes()
+    learner = undeclared(name, slots, smallest + spare, Watched)
+    assert isinstance(learner, Watched)
+    learner.look()
+    capacity = learner.memory.capacity or 0
+    for image, label in zip(images(len(labels)), labels, strict=True):
+        try:
+            learner.learn(image, label)
+        except BudgetedError as error:
+            need = re.search(r"the smallest possible budget is (\d+)B", str(error))
+            assert need is not None
+            assert int(need[1]) > smallest + spare
+            return
+        learner.look()
+        now = learner.memory.capacity or 0
+        assert 1 <= now <= capacity
+        if now < capacity:  # no more was given up than it took
+            per_slot = learner.memory.nbytes() // now
+            assert smallest + spare - learner.nbytes() < per_slot
+        capacity = now
+        assert len(learner.memory) <= now
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_a_class_that_does_not_fit_leaves_no_more_bytes_than_there_may_be(name: str) -> None:
+    """Whoever catches the refusal and goes on still has the learner from before."""
+    learner = undeclared(name, 1, undeclared(name, 1, None).nbytes() + 40)
+    learned = 0
+    for label in range(8):
+        classes = list(learner.class_labels)
+        try:
+            learner.learn(images(1)[0], label)
+            learned += 1
+        except BudgetedError:
+            assert learner.class_labels == classes
+        assert learner.nbytes() <= (learner.budget.bytes or 0)
+    assert learned < 8
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_bytes_are_those_of_the_tensors(name: str) -> None:
+    """Against the checkpoint, which holds everything that persists."""
+    learner = make(name, slots=9)
+    for image, label in samples(40):
+        learner.learn(image, label)
+    saved = {key: tensor.numel() * tensor.element_size() for key, tensor in tensors_of(learner).items()}
+    items = learner.nbytes_by_item()
+    assert items["parameters"] + items["buffers"] == sum(saved[key] for key in saved if key.startswith("model."))
+    stored, capacity = len(learner.memory), learner.memory.capacity or 0
+    assert stored == capacity or name == "rm"  # which keeps some of its slots, all of them counted, for newcomers
+    columns = sum(saved[key] for key in saved if key.startswith("memory.column."))
+    assert items["memory"] * stored == columns * capacity
+    kept = {"retrieval.similarity.matrix", "retrieval.class_term", "retrieval.known", "retrieval.frequency.of_class"}
+    assert items.get("retrieval", 0) == sum(saved[key] for key in kept & saved.keys())
+    assert ("retrieval" in items) == (learner.method.retrieval == "sar")
+    waiting = learner.stream_batch * learner.technique.choices
+    assert (name in ("vanilla", "al", "sar", "al-sar", "gdumb", "clib")) == (waiting == 0)
+    assert items.get("stream batch", 0) == waiting * (64 + 1)
+    # the technique's tensors, two counters aside; BiC has room for a teacher before there is one
+    assert sum(saved[key] for key in saved if key.startswith("technique.")) <= items.get("technique", 0) + 16
+    assert ("freezing" in items) == (learner.method.freezing == "adaptive")
+    assert learner.nbytes() == sum(items.values())
+    moments = sum(saved[key] for key in saved if key.startswith("optimizer."))
+    assert learner.working_nbytes()["optimizer"] == moments
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_declared_classes_are_reserved(name: str) -> None:
+    learner = make(name)
+    before = learner.nbytes()
+    for image, label in samples(30):
+        learner.learn(image, label)
+        assert learner.nbytes() == before
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_impossible_byte_budget_says_the_smallest_possible_which_works(name: str) -> None:
+    with pytest.raises(BudgetedError, match="the smallest possible budget is") as refused:
+        make(name, budget=Budget(None, 1000))
+    smallest = int(str(refused.value).split()[-1].removesuffix("B"))
+    with pytest.raises(BudgetedError, match="the smallest possible budget is"):
+        make(name, budget=Budget(None, smallest - 1))
+    learner = make(name, budget=Budget(None, smallest))
+    assert learner.memory.capacity == 1
+    for image, label in samples(8):
+        learner.learn(image, label)
+        assert learner.nbytes() == smallest
+
+
+def test_a_byte_budget_holds_without_a_number_of_slots() -> None:
+    """The constructor says that bytes are never exceeded and that no slots means storing everything."""
+    budget = make("vanilla", tiny(), slots=5).nbytes()
+    try:
+        learner = make("vanilla", tiny(), slots=None, budget=Budget(None, budget))
+    except BudgetedError:
+        return  # refusing the pair is as good
+    for image, label in samples(12):
+        learner.learn(image, label)
+        assert learner.nbytes() <= budget

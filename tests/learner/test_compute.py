@@ -1,0 +1,210 @@
+"""Compute: no step beyond the budget, savings spent evenly, fractions of an iteration saved up."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from budgeted.budget import Budget, Compute, Rule, total
+from budgeted.errors import BudgetedError
+from budgeted.learner import Learner
+from budgeted.learner.foreseen import per_step
+from budgeted.learner.state import weights_digest
+from budgeted.methods import METHODS
+from tests.learner.small import FACTS, cnn8, images, make, samples, settings_of, tiny
+
+
+def nominal(learner: Learner, rule: Rule) -> int:
+    return total(per_step(learner, learner.settings.learner.batch_size).values()).under(rule)
+
+
+SPENDERS = {
+    **METHODS,
+    "vanilla, mir": METHODS["vanilla"].with_parts(retrieval="mir"),
+    "vanilla, aser": METHODS["vanilla"].with_parts(retrieval="aser"),
+    "er, egeria": METHODS["er"].with_parts(freezing="egeria"),
+    "er, ptlf": METHODS["er"].with_parts(freezing="ptlf"),
+}
+LENGTH = 48
+
+
+def spend(learner: Learner) -> tuple[list[int], list[int]]:
+    """Learn a stream with its tasks and evaluations: what each sample cost under both rules."""
+    paper, real = [], []
+    for arrived, (image, label) in enumerate(samples(LENGTH), 1):
+        before = learner.ledger.spent
+        learner.learn(image, label)
+        if arrived % 6 == 0:
+            learner.before_prediction()
+        if arrived % 12 == 0 and learner.method.boundaries:
+            learner.end_task()
+        paper.append((learner.ledger.spent - before).paper)
+        real.append((learner.ledger.spent - before).real)
+        if learner.budget.compute is not None:
+            assert (learner.ledger.left or 0) >= 0
+    return paper, real
+
+
+def limited(name: str, amount: int | None, rule: Rule) -> Learner:
+    budget = None if amount is None else Budget(Compute(amount, rule))
+    return make(SPENDERS[name], tiny(), slots=16, budget=budget)
+
+
+@cache
+def unlimited_costs(name: str) -> dict[Rule, list[int]]:
+    paper, real = spend(limited(name, None, "real"))
+    return {"paper": paper, "real": real}
+
+
+@pytest.mark.parametrize("rule", ["paper", "real"])
+@pytest.mark.parametrize("name", SPENDERS)
+def test_when_compute_is_spent_it_goes_on_storing_and_predicting(
+    name: str, rule: Rule, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Against the same learner without a budget: two thirds of what that one spends are spent, and no more."""
+    costs = unlimited_costs(name)[rule]
+    amount = sum(costs[: 2 * LENGTH // 3]) + max(costs) // 3
+    learner = limited(name, amount, rule)
+    with caplog.at_level(logging.WARNING, logger="budgeted"):
+        spend(learner)
+    spent = learner.ledger.spent.under(rule)
+    assert spent <= amount
+    assert learner.spent_up
+    # less is left than the next step, or GDumb's next training, would have cost
+    dearest = max(costs) if not learner.technique.trains else dearest_step(learner, rule)
+    assert amount - spent <= 1.02 * dearest
+    assert [record for record in caplog.records if "is spent after" in record.message] == caplog.records
+    assert len(caplog.records) == 1
+    assert learner.arrived == LENGTH
+    weights = weights_digest(learner)
+    stored = learner.memory.gather(np.arange(len(learner.memory))).samples.clone()
+    for image, label in samples(6, seed=5):
+        learner.learn(image, label)
+    learner.before_prediction()
+    if learner.method.selection != "greedy-quota":  # of which a full memory takes a new class alone
+        assert not torch.equal(stored[: len(learner.memory)], learner.memory.gather(np.arange(len(stored))).samples)
+    assert set(learner.predict(images(5)).tolist()) <= {0, 1, 2, 3}
+    assert weights_digest(learner) == weights
+
+
+def dearest_step(learner: Learner, rule: Rule) -> int:
+    """A full step of this learner as it now is, all of its extras included: what it must be able to pay."""
+    batch, new = learner.settings.learner.batch_size, learner.stream_batch
+    parts = learner.technique.most(new, batch) + learner.retrieval.most(learner, new, batch)
+    return (learner.freezing.most(learner.example(batch)) + parts).under(rule)
+
+
+class Foreseeing(Learner):
+    """Compares what every step costs with what was said that it would cost at most."""
+
+    def _step(self) -> None:
+        batch, new = self.settings.learner.batch_size, min(len(self._waiting), self.stream_batch)
+        batch = new + min(batch - new, len(self.memory))
+        most = self.freezing.most(self.example(batch)) + self.technique.most(new, batch)
+        most += self.retrieval.most(self, new, batch)
+        before = self.ledger.spent
+        super()._step()
+        cost = self.ledger.spent - before
+        assert cost.paper <= most.paper
+        assert cost.real <= 1.01 * most.real  # a similarity and a draw, which are measured, not foreseen
+        if self.method.freezing == "none":
+            # how many samples OCS and ASER look at is a matter of the draw; BiC's teacher has fewer rows in its head
+            drawn = self.method.name in ("ocs", "aser", "bic") or self.method.retrieval == "aser"
+            assert most.paper <= 1.3 * cost.paper if drawn else most.paper == cost.paper
+            assert most.real <= (1.3 if drawn else 1.01) * cost.real
+
+
+@pytest.mark.parametrize("name", SPENDERS)
+def test_no_step_costs_more_than_was_foreseen_and_none_much_less(name: str) -> None:
+    chosen = SPENDERS[name]
+    learner = Foreseeing(tiny(), chosen, FACTS, slots=16, settings=settings_of(chosen, batch_size=6), seed=0)
+    spend(learner)
+    assert learner.steps > 40
+
+
+SAVING = {
+    "constant": METHODS["vanilla"].with_parts(freezing="constant"),
+    "adaptive": METHODS["al-sar"],
+    "er, constant": METHODS["er"].with_parts(freezing="constant"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"), [("constant", "paper"), ("constant", "real"), ("adaptive", "real"), ("er, constant", "real")]
+)
+def test_savings_are_spent_evenly_over_the_stream(name: str, rule: Rule) -> None:
+    count = 240
+    method = SAVING[name]
+    budget = Budget(Compute(count * nominal(make(method, savers_model(name)), rule), rule))
+    facts = dataclasses.replace(FACTS, samples=count)
+    learner = make(method, savers_model(name), facts=facts, budget=budget, spend_savings=True)
+    steps = []
+    for image, label in samples(count):
+        learner.learn(image, label)
+        steps.append(learner.steps)
+    learner.flush()
+    steps[-1] = learner.steps
+    assert budget.compute is not None
+    assert 0.99 <= learner.ledger.spent.under(rule) / budget.compute.amount <= 1
+    tenths = np.diff([0, *steps[count // 10 - 1 :: count // 10]])
+    assert len(tenths) == 10
+    assert tenths.min() > count // 10  # one a sample is the plan; more are extra
+
+
+def savers_model(name: str) -> nn.Module:
+    return cnn8() if name == "adaptive" else tiny()
+
+
+def test_without_spending_savings_stay_unspent() -> None:
+    count = 60
+    method = SAVING["constant"]
+    budget = Budget(Compute(count * nominal(make(method, tiny()), "real"), "real"))
+    learner = make(method, tiny(), facts=dataclasses.replace(FACTS, samples=count), budget=budget)
+    for image, label in samples(count):
+        learner.learn(image, label)
+    assert learner.steps == count
+    assert learner.ledger.left is not None
+    assert learner.ledger.left > 0.2 * count * nominal(learner, "real")
+
+
+def test_savings_need_a_budget_and_a_length() -> None:
+    with pytest.raises(BudgetedError, match="give both the budget and samples"):
+        make("al-sar", spend_savings=True)
+    with pytest.raises(BudgetedError, match="give both the budget and samples"):
+        make("al-sar", spend_savings=True, budget=Budget(Compute(10**12, "real")))
+
+
+@pytest.mark.parametrize("iterations", [0.1, 0.25, 0.3, 1.5])
+def test_fractions_of_an_iteration_are_saved_up(iterations: float) -> None:
+    learner = make("vanilla", tiny(), iterations=iterations)
+    for arrived, (image, label) in enumerate(samples(40), 1):
+        learner.learn(image, label)
+        assert abs(learner.steps - iterations * arrived) <= 1 or arrived == 1
+    assert learner.steps == round(40 * iterations)  # as a plan says
+
+
+def test_senseless_numbers_are_refused() -> None:
+    with pytest.raises(BudgetedError, match="must not be negative"):
+        make("vanilla", tiny(), iterations=-1.0)
+    with pytest.raises(BudgetedError, match="at least 2"):
+        make("vanilla", tiny(), settings=settings_of(METHODS["vanilla"], batch_size=1))
+    for iterations in (float("nan"), float("inf")):
+        with pytest.raises(BudgetedError):
+            make("vanilla", tiny(), facts=dataclasses.replace(FACTS, samples=10), iterations=iterations)
+
+
+def test_too_few_slots_to_train_is_refused_or_trains() -> None:
+    """One slot never fills a batch of two; a run that silently never trains helps nobody."""
+    try:
+        learner = make("vanilla", tiny(), slots=1)
+    except BudgetedError:
+        return
+    for image, label in samples(12):
+        learner.learn(image, label)
+    assert learner.steps > 0

@@ -444,9 +444,11 @@ def test_a_table_is_what_one_computes_by_hand(ddof: int, runs: Path, capsys: Cap
     table = cells(text)
     spread = statistics.stdev if ddof else statistics.pstdev
     for method in ("vanilla", "er"):
-        seeds, a_auc, a_last, _, _, real, frozen, _ = table[method]
+        seeds, a_auc, a_last, _, slots, steps, _, real, frozen, _ = table[method]
         found = summaries(runs, method)
         assert seeds == "1, 2"
+        assert float(slots) == round(statistics.mean(summary["slots"] for summary in found))
+        assert float(steps) == round(statistics.mean(summary["iterations"] for summary in found))
         for cell, key in ((a_auc, "a_auc"), (a_last, "a_last")):
             values = [100 * summary[key] for summary in found]
             assert f"{statistics.mean(values):.2f}±{spread(values):.2f}" in cell
@@ -456,6 +458,7 @@ def test_a_table_is_what_one_computes_by_hand(ddof: int, runs: Path, capsys: Cap
     means = {m: statistics.mean(s["a_auc"] for s in summaries(runs, m)) for m in ("vanilla", "er")}
     best = max(means, key=lambda method: means[method])
     assert table[best][1].startswith("**")
+    assert [*table].index(best) == 2  # below the heading and the line under it
     assert f"ddof {ddof}" in text
     first, second = ([s["a_auc"] for s in summaries(runs, m)] for m in (best, "er" if best == "vanilla" else "vanilla"))
     p = stats.ttest_ind(first, second, equal_var=False).pvalue
@@ -469,10 +472,11 @@ def test_a_table_as_csv_and_as_a_figure(runs: Path, tmp_path: Path, capsys: Capt
     written, figure = tmp_path / "runs.csv", tmp_path / "runs.png"
     said(["table", str(runs / "er-1"), str(runs / "vanilla-1"), "--csv", str(written), "--figure", str(figure)], capsys)
     lines = [*csv.DictReader(io.StringIO(written.read_text()))]
-    assert [line["group"] for line in lines] == ["er", "vanilla"]
+    by_group = {line["group"]: line for line in lines}
+    assert set(by_group) == {"er", "vanilla"}
     summary = summaries(runs, "er")[0]
-    assert float(lines[0]["a_auc"]) == summary["a_auc"]
-    assert int(lines[0]["spent_real"]) == summary["spent"]["real"]
+    assert float(by_group["er"]["a_auc"]) == summary["a_auc"]
+    assert int(by_group["er"]["spent_real"]) == summary["spent"]["real"]
     assert figure.read_bytes().startswith(b"\x89PNG")
     printed = said(["table", str(runs), "--format", "csv"], capsys)
     assert len([*csv.DictReader(io.StringIO(printed.strip()))]) == 4
@@ -486,6 +490,13 @@ def test_rows_are_tested_against_the_one_that_is_named(runs: Path, capsys: Captu
         assert f"A_AUC, {other} against {one}: {difference:+.2f} points" in text
         assert f"A_AUC, {one} against" not in text
     assert "did you mean 'vanilla'" in refused(["table", str(runs), "--against", "vanila"], capsys)
+
+
+def test_a_table_of_some_rows(runs: Path, capsys: Capture) -> None:
+    table = cells(said(["table", str(runs), "--rows", "er"], capsys))
+    assert "er" in table
+    assert "vanilla" not in table
+    assert "did you mean 'vanilla'" in refused(["table", str(runs), "--rows", "er", "vanila"], capsys)
 
 
 def test_one_seed_is_warned_of(runs: Path, capsys: Capture) -> None:

@@ -167,9 +167,7 @@ def at_equal_compute(config: RunConfig) -> RunConfig:
 
 
 def methods() -> Recipe:
-    # Vanilla and SAR spend just this at one iteration per sample: their runs are those of the other recipes
-    plain = [cpu_fast("vanilla"), cpu_fast("sar")]
-    configs = [*plain, *(at_equal_compute(cpu_fast(name)) for name in ("al", "al-sar", *REPLAY_METHODS))]
+    configs = [at_equal_compute(cpu_fast(name)) for name in (*COMPONENTS, *REPLAY_METHODS)]
     return Recipe(
         "Which method learns most from the same executed compute and bytes? Gaussian stream, protocol cpu-fast.",
         over_seeds(configs, (1, 2)),
@@ -193,8 +191,8 @@ def paper_charges() -> Recipe:
 
 
 def freezing_policies() -> Recipe:
-    vanilla = cpu_fast("vanilla")
-    configs = [vanilla, *(at_equal_compute(replace(vanilla, freezing=name)) for name in POLICIES)]
+    vanilla = at_equal_compute(cpu_fast("vanilla"))
+    configs = [vanilla, *(replace(vanilla, freezing=name) for name in POLICIES)]
     return Recipe(
         "Which freezing policy learns most from the same executed compute? Vanilla, Gaussian, protocol cpu-fast.",
         over_seeds(configs, (1, 2)),

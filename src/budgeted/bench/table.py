@@ -19,6 +19,19 @@ from budgeted.runs.run import DEFAULT_SLOTS
 from budgeted.runs.statistics import Summary, format_mean_sd, rank, summarise, too_few, welch
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
+_COLUMNS = (
+    "method",
+    "seeds",
+    "A_AUC %",
+    "A_last %",
+    "F_last %",
+    "slots",
+    "steps",
+    "rule paper",
+    "rule real",
+    "frozen %",
+    "train s",
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,16 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     return [Group(label, tuple(sorted(members, key=lambda r: r.config["seed"]))) for label, members in groups.items()]
 
 
+def chosen(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
+    """The groups with these labels; all if none is named. Best A_AUC first."""
+    known = [group.label for group in groups]
+    for label in labels:
+        if label not in known:
+            raise UnknownName("row", label, known)
+    found = [group for group in groups if not labels or group.label in labels]
+    return sorted(found, key=lambda group: -float(np.mean(group.values("a_auc"))))
+
+
 def _as_meant(config: dict[str, Any]) -> dict[str, Any]:
     """Defaults written out: a value that was typed and the same one left unsaid are one configuration."""
     meant = {**config, **{f"set {key}": value for key, value in config["settings"].items()}}
@@ -94,10 +117,7 @@ def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None)
         key: {row.method: row for row in rank({g.label: g.values(key) for g in groups}, ddof=ddof)}
         for key in ("a_auc", "a_last")
     }
-    lines = [
-        "| method | seeds | A_AUC % | A_last % | F_last % | rule paper | rule real | frozen % | train s |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines = [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
     for group in groups:
         forgetting = group.values("f_last")
         lines.append(
@@ -109,6 +129,8 @@ def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None)
                     ranked["a_auc"][group.label].cell("markdown", 2, 100),
                     ranked["a_last"][group.label].cell("markdown", 2, 100),
                     format_mean_sd(summarise(forgetting, ddof), 2, 100) if forgetting else "-",
+                    f"{float(np.mean(group.values('slots'))):.0f}",
+                    f"{float(np.mean(group.values('iterations'))):.0f}",
                     format_compute(round(float(np.mean(group.spent("paper")))), "paper"),
                     format_compute(round(float(np.mean(group.spent("real")))), "real"),
                     f"{100 * float(np.mean(group.values('frozen_share'))):.1f}",

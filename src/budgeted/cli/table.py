@@ -8,7 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from budgeted.bench.table import as_csv, draw, find_runs, group_runs, markdown
+from budgeted.bench.table import as_csv, chosen, draw, find_runs, group_runs, markdown
 from budgeted.errors import BudgetedError, UnknownName
 
 
@@ -16,7 +16,8 @@ from budgeted.errors import BudgetedError, UnknownName
 class Table:
     """Print mean ± sd over seeds of the runs in these folders, with tests between methods.
 
-    Runs that differ in nothing but the seed are one row. With one or two seeds a warning says how many it would take.
+    Runs that differ in nothing but the seed are one row; the best is first. With one or two seeds a warning says how
+    many it would take.
     """
 
     folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR")]
@@ -25,6 +26,8 @@ class Table:
     """Of the standard deviation: 1 for a sample (default), 0 as in the paper's tables."""
     against: str | None = None
     """Test every row against this one, such as vanilla; the best row against every other if not given."""
+    rows: tuple[str, ...] = ()
+    """Just these rows, by their names in the first column; all if not given."""
     csv: Path | None = None
     """Write one line per run here."""
     figure: Path | None = None
@@ -35,7 +38,7 @@ class Table:
     def run_(self) -> None:
         if self.format not in ("markdown", "csv"):
             raise UnknownName("format", self.format, ("markdown", "csv"))
-        groups = group_runs(find_runs(self.folders))
+        groups = chosen(group_runs(find_runs(self.folders)), self.rows)
         print(as_csv(groups) if self.format == "csv" else markdown(groups, self.ddof, self.against))
         if self.csv is not None:
             _writable(self.csv).write_text(as_csv(groups))

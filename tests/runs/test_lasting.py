@@ -14,6 +14,7 @@ from torch import Tensor
 from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.cli import main
+from budgeted.freezing.registry import POLICIES
 from budgeted.learner.plan import Plan, make_plan
 from budgeted.methods import METHODS, Step, Technique
 from budgeted.runs import run as runs
@@ -63,6 +64,19 @@ def test_training_lasts_and_the_budget_is_spent(name: str, stream: str, tmp_path
             on_this = cost.real * plan.steps
             if on_this > 0.02 * budget:
                 assert summary["spent_on"][purpose][1] == pytest.approx(on_this, rel=0.1), purpose
+
+
+@pytest.mark.parametrize("freezing", POLICIES)
+def test_what_a_policy_saves_is_spent_until_the_end(freezing: str, tmp_path: Path) -> None:
+    budget = planned("vanilla", "gaussian").spent.real
+    config = RunConfig(
+        method="vanilla", freezing=freezing, model="mlp", limit=SAMPLES, slots=SLOTS, compute=f"{budget}FLOP",
+        spend_savings=True, eval_every=EVERY, eval_samples=10, checkpoint_every=SAMPLES,
+    )  # fmt: skip
+    summary = runs.start(config, tmp_path / "run")
+    assert 0.97 * budget < summary["spent"]["real"] <= budget
+    if summary["frozen_share"] > 0.1:
+        assert summary["iterations"] > 1.05 * SAMPLES
 
 
 class Twice(Technique):

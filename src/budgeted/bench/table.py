@@ -33,6 +33,9 @@ _COLUMNS = (
     "train s",
 )
 
+_LINES_IN_ONE_LOOK = 7
+_STYLES = ("-", "--", ":")
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -188,14 +191,15 @@ def as_csv(groups: Sequence[Group]) -> str:
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
-    """Accuracy over the stream: the mean over seeds, and the range between them."""
+    """Accuracy over the stream: the mean over seeds, and the range between them if the lines are few."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
-    for group in groups:
+    crowded = len(groups) > _LINES_IN_ONE_LOOK
+    figure, axes = plt.subplots(figsize=(10, 5.5) if crowded else (8, 4.5), layout="constrained")
+    for place, group in enumerate(groups):
         curves = []
         for run in group.runs:
             lines = (run.path / RECORDS).read_text().splitlines()
@@ -204,14 +208,19 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         common = sorted(set.intersection(*(set(curve) for curve in curves)))
         values = np.array([[curve[samples] for samples in common] for curve in curves])
         mean = summarise(group.values("a_auc"))
-        (line,) = axes.plot(common, values.mean(0), label=f"{group.label} (A_AUC {_percent(mean)})", linewidth=1.8)
-        if len(curves) > 1:
+        style = _STYLES[place // 10 % len(_STYLES)]  # colours repeat after ten
+        label = f"{group.label} (A_AUC {_percent(mean)})"
+        (line,) = axes.plot(common, values.mean(0), style, label=label, linewidth=1.4 if crowded else 1.8)
+        if len(curves) > 1 and not crowded:
             axes.fill_between(common, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
     axes.set_xlabel("samples of the stream")
     axes.set_ylabel("accuracy on the classes seen so far, %")
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, loc="best")
+    if crowded:
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+    else:
+        axes.legend(frameon=False, loc="best")
     figure.savefig(path, dpi=140)
     plt.close(figure)
 

@@ -156,7 +156,14 @@ class _Probe:
         # large batches of large images would take minutes; time and extras grow with the batch
         self.batch = min(course.batch, 16)
         self.classes = learner.data.classes or 2
-        settings = replace(learner.settings, learner=replace(learner.settings.learner, batch_size=self.batch))
+        freezing = dict(learner.settings.freezing)
+        if learner.method.freezing == "linear":  # it must know how long it rises
+            freezing.setdefault("steps", len(course))
+        settings = replace(
+            learner.settings,
+            learner=replace(learner.settings.learner, batch_size=self.batch),
+            freezing=freezing,
+        )
         model = models.build(model_name, classes=self.classes, input_shape=learner.data.input_shape)
         slots = max(2 * self.batch, min(_STORED, course.slots or _STORED))
         facts = replace(learner.data, samples=None)

@@ -33,7 +33,7 @@ class StreamDemo:
 
 
 def run_demo(settings: StreamDemo, folder: Path, report: Callable[[str, runs.Progress], None]) -> list[Group]:
-    """Run what is not there yet, and answer with the groups."""
+    """Run what is not there yet, and answer with the groups in the order of the methods."""
     folders = []
     for method in settings.methods:
         for seed in settings.seeds:
@@ -55,7 +55,7 @@ def run_demo(settings: StreamDemo, folder: Path, report: Callable[[str, runs.Pro
             else:
                 runs.start(config, path, lambda progress, shown=shown: report(shown, progress))  # type: ignore[misc]
             folders.append(path)
-    return group_runs(find_runs(folders))
+    return sorted(group_runs(find_runs(folders)), key=lambda group: settings.methods.index(group.label))
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:

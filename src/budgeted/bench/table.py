@@ -33,7 +33,7 @@ _COLUMNS = (
     "train s",
 )
 
-_LINES_IN_ONE_LOOK = 7
+_LINES_IN_ONE_LOOK = 5
 _STYLES = ("-", "--", ":")
 
 
@@ -81,7 +81,7 @@ def find_runs(folders: Sequence[Path]) -> list[RunResult]:
 
 
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
-    """Runs by configuration; the label names the method and what else differs between the groups."""
+    """Runs by configuration, the best A_AUC first; the label names the method and what else differs between them."""
     configs = [_as_meant(run.config) for run in runs]
     keys = sorted({key for config in configs for key in config} - _NOT_A_DIFFERENCE - {"settings", "method"})
     differing = [key for key in keys if len({json.dumps(config.get(key)) for config in configs}) > 1]
@@ -89,17 +89,17 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     for run, config in zip(runs, configs, strict=True):
         extra = [f"{key.removeprefix('set ')}={config[key]}" for key in differing if config.get(key) is not None]
         groups.setdefault(" ".join([config["method"], *extra]), []).append(run)
-    return [Group(label, tuple(sorted(members, key=lambda r: r.config["seed"]))) for label, members in groups.items()]
+    found = [Group(label, tuple(sorted(members, key=lambda r: r.config["seed"]))) for label, members in groups.items()]
+    return sorted(found, key=lambda group: -float(np.mean(group.values("a_auc"))))
 
 
 def chosen(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
-    """The groups with these labels; all if none is named. Best A_AUC first."""
+    """The groups with these labels; all if none is named."""
     known = [group.label for group in groups]
     for label in labels:
         if label not in known:
             raise UnknownName("row", label, known)
-    found = [group for group in groups if not labels or group.label in labels]
-    return sorted(found, key=lambda group: -float(np.mean(group.values("a_auc"))))
+    return [group for group in groups if not labels or group.label in labels]
 
 
 def _as_meant(config: dict[str, Any]) -> dict[str, Any]:

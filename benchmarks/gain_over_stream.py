@@ -6,24 +6,20 @@ python benchmarks/gain_over_stream.py results/components --against vanilla --par
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 import numpy as np
 
 from budgeted.bench.table import Group, find_runs, group_runs
 from budgeted.errors import UnknownName
-from budgeted.runs.folder import RECORDS
 
 
 def curves(group: Group) -> dict[int, np.ndarray]:
     """Accuracy at every periodic evaluation, by seed."""
-    found = {}
-    for run in group.runs:
-        records = map(json.loads, (run.path / RECORDS).read_text().splitlines())
-        accuracies = [100 * record["accuracy"] for record in records if record["periodic"]]
-        found[int(run.config["seed"])] = np.array(accuracies)
-    return found
+    return {
+        int(run.config["seed"]): np.array([100 * record["accuracy"] for record in run.periodic_records()])
+        for run in group.runs
+    }
 
 
 def main() -> None:

@@ -20,7 +20,8 @@ from budgeted.freezing.ptlf import columns_of, decomposition_price, highest
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS
-from tests.methods.small import FACTS, assert_resumes_exactly, feed, network
+from tests.bright_rows import FACTS
+from tests.methods.small import assert_resumes_exactly, feed, network
 from tests.nets import NETS, loss_of, seeded
 
 

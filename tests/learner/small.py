@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,10 +10,9 @@ from torch import Tensor, nn
 from budgeted import models
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
+from tests.bright_rows import FACTS, SHAPE, samples
 from tests.nets import seeded
 
-SHAPE = (1, 8, 8)
-FACTS = DataFacts(SHAPE, (0.3,), (0.37,), classes=4)
 # averages that follow soon, so that a short run freezes
 EAGER = {"ema": 0.3, "ema_start": "first"}
 
@@ -52,16 +50,6 @@ def make(method: str | Method, model: nn.Module | None = None, facts: DataFacts 
     chosen = METHODS[method] if isinstance(method, str) else method
     given = {"slots": 20, "seed": 0, "settings": settings_of(chosen), **more}
     return Learner(model or cnn8(), chosen, facts, **given)
-
-
-def samples(count: int, classes: int = 4, seed: int = 0) -> Iterator[tuple[Tensor, int]]:
-    """Two bright rows say the class, which is soon learned; the rest is noise, so every image is another."""
-    generator = torch.Generator().manual_seed(seed)
-    for i in range(count):
-        label = (i // 3) % min(classes, 1 + i // 6)
-        image = torch.randint(0, 60, SHAPE, generator=generator, dtype=torch.uint8)
-        image[:, 2 * label : 2 * label + 2] += 180
-        yield image, label
 
 
 def images(count: int) -> Tensor:

@@ -15,7 +15,8 @@ from budgeted.learner import Learner
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS
 from budgeted.replay import SARSettings
-from tests.learner.small import FACTS, images, make, samples, settings_of, tiny
+from tests.bright_rows import FACTS, samples
+from tests.learner.small import images, make, settings_of, tiny
 
 
 class Watched(Learner):

@@ -17,7 +17,8 @@ from budgeted.learner import Learner
 from budgeted.learner.foreseen import per_step
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS
-from tests.learner.small import FACTS, cnn8, images, make, samples, settings_of, tiny
+from tests.bright_rows import FACTS, samples
+from tests.learner.small import cnn8, images, make, settings_of, tiny
 
 
 def nominal(learner: Learner, rule: Rule) -> int:

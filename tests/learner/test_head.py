@@ -9,7 +9,8 @@ from torch import nn
 
 from budgeted.learner.head import grow
 from budgeted.methods import METHODS
-from tests.learner.small import images, make, samples, tiny
+from tests.bright_rows import samples
+from tests.learner.small import images, make, tiny
 
 
 @pytest.mark.parametrize("bias", [True, False])

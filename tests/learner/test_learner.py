@@ -18,7 +18,8 @@ from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.generators import NAMES, Generators
 from budgeted.learner.state import numbers_of, tensors_of, weights_digest
 from budgeted.methods import METHODS
-from tests.learner.small import FACTS, cnn8, images, make, samples, settings_of, tiny
+from tests.bright_rows import FACTS, samples
+from tests.learner.small import cnn8, images, make, settings_of, tiny
 
 # -- the ledger is what was executed ------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,11 @@ from torch.utils import _pytree as pytree
 
 from budgeted import models
 from budgeted.audit import ExecutedOps
-from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings, load, save
+from budgeted.learner import Learner, LearnerSettings, Settings, load, save
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Method
+from tests.bright_rows import FACTS, SHAPE, samples
 from tests.nets import seeded
-
-SHAPE = (1, 8, 8)
-FACTS = DataFacts(SHAPE, (0.3,), (0.37,), classes=4)
 
 
 class RealOps(ExecutedOps):
@@ -57,16 +54,6 @@ def learner_of(method: Method, model: str = "mlp", batch_size: int = 8, **more: 
     own = Settings(LearnerSettings(batch_size=batch_size, learning_rate=1e-3), method=more.pop("own", {}))
     given = {"slots": 12, "seed": 0, "settings": own, **more}
     return Learner(network(model), method, given.pop("facts", FACTS), **given)
-
-
-def samples(count: int, classes: int = 4, seed: int = 0) -> Iterator[tuple[Tensor, int]]:
-    """Two bright rows say the class; a new class comes every six samples."""
-    generator = torch.Generator().manual_seed(seed)
-    for i in range(count):
-        label = (i // 3) % min(classes, 1 + i // 6)
-        image = torch.randint(0, 60, SHAPE, generator=generator, dtype=torch.uint8)
-        image[:, 2 * label : 2 * label + 2] += 180
-        yield image, label
 
 
 def feed(learner: Learner, start: int, end: int, task: int | None = None) -> None:

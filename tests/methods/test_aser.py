@@ -19,7 +19,8 @@ from budgeted.methods import METHODS
 from budgeted.replay import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.aser import decisions, of_every_class
 from budgeted.replay.shapley import features_of, shapley_values
-from tests.methods.small import SHAPE, assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, samples
+from tests.bright_rows import SHAPE, samples
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 COMPOSED = {
     "aser": METHODS["aser"],

@@ -19,8 +19,9 @@ from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
 from budgeted.methods.bias import IDENTITY, Correction, fit
 from budgeted.methods.bic import BiasCorrection
+from tests.bright_rows import FACTS, samples
 from tests.methods import small
-from tests.methods.small import FACTS, RealOps, assert_resumes_exactly, feed, learner_of, samples
+from tests.methods.small import RealOps, assert_resumes_exactly, feed, learner_of
 
 BIC = METHODS["bic"]
 SOON = {"every": 3, "validation": 2}  # so that a short stream withholds some of every class

@@ -16,7 +16,8 @@ from budgeted.methods import METHODS
 from budgeted.methods.clib import SampleWiseImportance, better_by_chance
 from budgeted.replay import Column, Memory, label_column
 from budgeted.replay.importance import LeastImportant
-from tests.methods.small import SHAPE, assert_charged_as_executed, assert_resumes_exactly, learner_of, samples
+from tests.bright_rows import SHAPE, samples
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, learner_of
 
 CLIB = METHODS["clib"]
 

@@ -19,7 +19,8 @@ from budgeted.learner import Settings
 from budgeted.learner.plan import make_plan
 from budgeted.methods import METHODS, Step
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
-from tests.methods.small import FACTS, assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
+from tests.bright_rows import FACTS
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 DER = METHODS["der++"]
 NAN = math.nan

@@ -19,7 +19,8 @@ from budgeted.learner.plan import make_plan
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
 from budgeted.methods.ewc import ElasticWeightConsolidation
-from tests.methods.small import FACTS, assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
+from tests.bright_rows import FACTS
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 EWC = METHODS["ewc"]
 TASK = 12

@@ -20,7 +20,8 @@ from budgeted.methods import METHODS
 from budgeted.methods.gdumb import TrainsForEvaluation
 from budgeted.models import build
 from budgeted.replay import Column, GreedyQuota, Memory, label_column
-from tests.methods.small import FACTS, SHAPE, RealOps, feed, learner_of, network, samples
+from tests.bright_rows import FACTS, SHAPE, samples
+from tests.methods.small import RealOps, feed, learner_of, network
 
 GDUMB = METHODS["gdumb"]
 

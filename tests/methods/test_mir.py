@@ -17,7 +17,8 @@ from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
 from budgeted.replay import MIRSettings
-from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, network, samples
+from tests.bright_rows import samples
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, network
 
 COMPOSED = {"mir": METHODS["mir"], "vanilla": METHODS["vanilla"].with_parts(retrieval="mir")}
 FEW = Settings(LearnerSettings(batch_size=8, learning_rate=1e-2), mir=MIRSettings(candidates=15))

@@ -19,7 +19,8 @@ from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
 from budgeted.methods.ocs import OnlineCoreset, coreset_scores
 from budgeted.replay.per_sample import PerSampleGradients
-from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, samples
+from tests.bright_rows import samples
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 OCS = METHODS["ocs"]
 

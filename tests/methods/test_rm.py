@@ -14,7 +14,8 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Augmentation, Learner, LearnerSettings, Settings
 from budgeted.methods import METHODS
 from budgeted.methods.rm import RainbowMemory, thinned
-from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, samples
+from tests.bright_rows import samples
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 RM = METHODS["rm"]
 

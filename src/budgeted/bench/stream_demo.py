@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from budgeted.bench.table import Group, find_runs, group_runs
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
-from budgeted.runs.folder import CONFIG, RECORDS
+from budgeted.runs.folder import CONFIG
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     )
     colours = ["#7a8794", "#1f5fa8", "#e8a33d", "#3a9a5b", "#c0392b"]
     for colour, group in zip(colours, groups, strict=False):
-        records = [_records(run.path) for run in group.runs]
+        records = [run.periodic_records() for run in group.runs]
         samples = [record["samples"] for record in records[0]]
         accuracy = 100 * np.array([[record["accuracy"] for record in run] for run in records])
         spent = np.array([[record["spent"]["real"] for record in run] for run in records]) / 1e9
@@ -81,7 +80,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     left.legend(frameon=False, loc="lower right")
     middle.set_title("Compute spent, GFLOP (rule real)")
     middle.legend(frameon=False, loc="upper left")
-    frozen = _frozen_by_block(_records(groups[-1].runs[0].path))
+    frozen = _frozen_by_block(groups[-1].runs[0].periodic_records())
     image = right.imshow(
         frozen,
         origin="lower",
@@ -101,11 +100,6 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         axes.grid(alpha=0.25)
     figure.savefig(path, dpi=130)
     plt.close(figure)
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    found = [json.loads(line) for line in (path / RECORDS).read_text().splitlines()]
-    return [record for record in found if record["periodic"]]
 
 
 def _frozen_by_block(records: list[dict[str, Any]]) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -49,6 +49,11 @@ class RunResult:
         found: dict[str, Any] = self.summary["config"]
         return found
 
+    def periodic_records(self) -> list[dict[str, Any]]:
+        """What was recorded at the evaluations that come at equal intervals."""
+        found = map(json.loads, (self.path / RECORDS).read_text().splitlines())
+        return [record for record in found if record["periodic"]]
+
 
 @dataclass(frozen=True)
 class Group:
@@ -200,11 +205,9 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     crowded = len(groups) > _LINES_IN_ONE_LOOK
     figure, axes = plt.subplots(figsize=(10, 5.5) if crowded else (8, 4.5), layout="constrained")
     for place, group in enumerate(groups):
-        curves = []
-        for run in group.runs:
-            lines = (run.path / RECORDS).read_text().splitlines()
-            records = [record for record in map(json.loads, lines) if record["periodic"]]
-            curves.append({record["samples"]: 100 * record["accuracy"] for record in records})
+        curves = [
+            {record["samples"]: 100 * record["accuracy"] for record in run.periodic_records()} for run in group.runs
+        ]
         common = sorted(set.intersection(*(set(curve) for curve in curves)))
         values = np.array([[curve[samples] for samples in common] for curve in curves])
         mean = summarise(group.values("a_auc"))

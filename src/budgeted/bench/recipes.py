@@ -73,16 +73,41 @@ PUBLISHED_GRADIENTS = {
 """S as the published code has it."""
 OWN_CLASS = {"retrieval.similarity": "own_class", "retrieval.temperature": "0.5"}
 """No similarity between classes; a learned S has about a quarter on its diagonal, hence four times its temperature."""
+EVEN_INSIDE_CLASSES = {
+    "retrieval.frequency": "discounted",
+    "retrieval.normalisation": "none",
+    "retrieval.own": "class_mean",
+    "retrieval.clamp": "false",
+    "retrieval.temperature": "1.0",
+}
+"""The opposite of reading (a): every class as often as it is stored, the seldom used samples of a class first."""
 
 
 def readings_sar() -> Recipe:
-    """One change at a time, from reading (a): the whole score divided by |M|."""
+    """The readings that differ most, beside Vanilla and reading (a): the whole score divided by |M|."""
     variants: list[dict[str, str]] = [
         {},
         {"retrieval.normalisation": "class"},
         {"retrieval.normalisation": "none"},
         PUBLISHED_GRADIENTS,
         OWN_CLASS,
+    ]
+    configs = [
+        cpu("vanilla"),
+        cpu("vanilla", settings={"learner.selection": "reservoir"}),
+        replace(cpu("vanilla"), retrieval="class-balanced"),
+        *(cpu("sar", settings=variant) for variant in variants),
+    ]
+    return Recipe(
+        "Which reading of similarity-aware retrieval carries the gain? Gaussian stream, protocol cpu.",
+        over_seeds(configs, (1, 2, 3)),
+    )
+
+
+def settings_sar() -> Recipe:
+    """One change at a time, from reading (a)."""
+    variants: list[dict[str, str]] = [
+        {},
         {"retrieval.similarity": "class_gradient"},
         {"retrieval.ema": "0.001"},
         {"retrieval.self_term": "double"},
@@ -90,41 +115,18 @@ def readings_sar() -> Recipe:
         {"retrieval.temperature": "0.5"},
         {"retrieval.new_class": "mean"},
         {"retrieval.eviction": "keep"},
-        {"retrieval.frequency": "discounted", "retrieval.normalisation": "none", "retrieval.temperature": "1.0"},
         {"learner.sampled_mode": "evaluation"},
         {"learner.selection": "reservoir"},
+        EVEN_INSIDE_CLASSES,
     ]
-    others = [
-        cpu_fast("vanilla"),
-        cpu_fast("vanilla", settings={"learner.selection": "reservoir"}),
-        replace(cpu_fast("vanilla"), retrieval="class-balanced"),
-    ]
+    configs = [cpu_fast("vanilla"), *(cpu_fast("sar", settings=variant) for variant in variants)]
     return Recipe(
-        "What of similarity-aware retrieval matters? Screening, protocol cpu-fast.",
-        over_seeds([*others, *(cpu_fast("sar", settings=variant) for variant in variants)], (1, 2)),
+        "Does any single setting of similarity-aware retrieval matter? Screening, protocol cpu-fast.",
+        over_seeds(configs, (1, 2)),
     )
 
 
-def readings_sar_longer() -> Recipe:
-    """The readings that differ most, on the longer stream; `components` holds Vanilla and reading (a)."""
-    variants = [
-        {"retrieval.normalisation": "class"},
-        {"retrieval.normalisation": "none"},
-        PUBLISHED_GRADIENTS,
-        OWN_CLASS,
-    ]
-    configs = [
-        replace(cpu("vanilla"), retrieval="class-balanced"),
-        cpu("vanilla", settings={"learner.selection": "reservoir"}),
-        *(cpu("sar", settings=variant) for variant in variants),
-    ]
-    return Recipe(
-        "Which reading of similarity-aware retrieval carries the gain? Gaussian stream, protocol cpu.",
-        over_seeds([cpu("vanilla"), cpu("sar"), *configs], (1, 2, 3)),
-    )
-
-
-def readings_al() -> Recipe:
+def settings_al() -> Recipe:
     variants: list[dict[str, str]] = [
         {},
         {"freezing.head_fisher": "false"},
@@ -135,7 +137,7 @@ def readings_al() -> Recipe:
         {"learner.batch_norm": "hold"},
     ]
     return Recipe(
-        "Which reading of adaptive freezing keeps the accuracy? Screening, protocol cpu-fast.",
+        "Which setting of adaptive freezing keeps the accuracy? Screening, protocol cpu-fast.",
         over_seeds([cpu_fast("vanilla"), *(cpu_fast("al", settings=variant) for variant in variants)], (1, 2)),
     )
 
@@ -213,8 +215,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "components": components,
     "components-disjoint": components_disjoint,
     "readings-sar": readings_sar,
-    "readings-sar-longer": readings_sar_longer,
-    "readings-al": readings_al,
+    "settings-sar": settings_sar,
+    "settings-al": settings_al,
     "full-size": full_size,
     "savings": savings,
     "methods": methods,

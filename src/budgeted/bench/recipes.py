@@ -51,17 +51,25 @@ def over_seeds(configs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunC
 COMPONENTS = ("vanilla", "al", "sar", "al-sar")
 
 
+def balanced(config: RunConfig) -> RunConfig:
+    """With every class replayed as often as every other."""
+    return replace(config, retrieval="class-balanced")
+
+
 def components() -> Recipe:
+    """The paper's four, and class-balanced retrieval in the place of SAR."""
+    configs = [*map(cpu, COMPONENTS), balanced(cpu("vanilla")), balanced(cpu("al"))]
     return Recipe(
         "What do freezing and retrieval each add? Gaussian stream, protocol cpu.",
-        over_seeds([cpu(name) for name in COMPONENTS], (1, 2, 3)),
+        over_seeds(configs, (1, 2, 3)),
     )
 
 
 def components_disjoint() -> Recipe:
+    configs = [cpu_fast(name, "disjoint") for name in COMPONENTS]
     return Recipe(
         "The same on a disjoint stream, protocol cpu-fast.",
-        over_seeds([cpu_fast(name, "disjoint") for name in COMPONENTS], (1, 2)),
+        over_seeds([*configs, balanced(configs[0]), balanced(configs[1])], (1, 2)),
     )
 
 
@@ -95,7 +103,7 @@ def readings_sar() -> Recipe:
     configs = [
         cpu("vanilla"),
         cpu("vanilla", settings={"learner.selection": "reservoir"}),
-        replace(cpu("vanilla"), retrieval="class-balanced"),
+        balanced(cpu("vanilla")),
         *(cpu("sar", settings=variant) for variant in variants),
     ]
     return Recipe(
@@ -146,7 +154,11 @@ def full_size() -> Recipe:
     config = RunConfig(dataset="cifar10", model="resnet32", iterations=1.0, memory="7998016B", eval_every=1_000, seed=1)
     return Recipe(
         "The paper's size: ResNet-32, 50,000 samples, 7,998,016 bytes, one seed.",
-        (replace(config, method="vanilla"), replace(config, method="al-sar")),
+        (
+            replace(config, method="vanilla"),
+            replace(config, method="al-sar"),
+            balanced(replace(config, method="vanilla")),
+        ),
     )
 
 

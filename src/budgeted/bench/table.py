@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,7 +213,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         values = np.array([[curve[samples] for samples in common] for curve in curves])
         mean = summarise(group.values("a_auc"))
         style = _STYLES[place // 10 % len(_STYLES)]  # colours repeat after ten
-        label = f"{group.label} (A_AUC {_percent(mean)})"
+        label = _legend(group.label, f"(A_AUC {_percent(mean)})")
         (line,) = axes.plot(common, values.mean(0), style, label=label, linewidth=1.4 if crowded else 1.8)
         if len(curves) > 1 and not crowded:
             axes.fill_between(common, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
@@ -226,6 +227,12 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         axes.legend(frameon=False, loc="best")
     figure.savefig(path, dpi=140)
     plt.close(figure)
+
+
+def _legend(name: str, result: str) -> str:
+    """In lines short enough to leave room for the curves beside the legend; the result is not torn apart."""
+    whole = result.replace(" ", "\N{NO-BREAK SPACE}")
+    return "\n".join(textwrap.wrap(f"{name} {whole}", 42, break_long_words=False, break_on_hyphens=False))
 
 
 def _percent(summary: Summary) -> str:

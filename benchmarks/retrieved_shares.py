@@ -4,7 +4,7 @@ For every run: the class similarity S (mean of its diagonal, mean off it), the c
 preferred class over that of uniform retrieval, the spread of chances inside the classes, and the size of a uniformly
 drawn memory with the same chance of a repeat, as a share of the slots.
 
-    python benchmarks/retrieved_shares.py RUN...  --json results/readings/shares.json
+    python benchmarks/retrieved_shares.py RUN...  --json results/readings-sar/shares.json
 """
 
 from __future__ import annotations

@@ -91,6 +91,14 @@ def test_starts_of_the_averages(start: str) -> None:
     assert policy._average(policy.gradient, "gradient") == pytest.approx(0.2 if start == "zero" else 2.0)
 
 
+def test_the_first_value_is_the_first_above_zero() -> None:
+    policy = AdaptivePrefix(ema=0.1, ema_start="first")
+    sizes = [0.0, 0.0, 3.0, 1.0]  # one class: no gradient; then a second comes
+    for step, size in enumerate(sizes):
+        policy.decide(view(step, size, [1.0] * 4))
+    assert policy.gradient == pytest.approx(0.9 * 3.0 + 0.1 * 1.0)
+
+
 def test_bernoulli_refresh_has_the_right_rate_and_repeats() -> None:
     policy, again = (AdaptivePrefix(refresh_every=4, refresh="bernoulli", seed=7) for _ in range(2))
     drawn = [policy._refreshes(step) for step in range(20_000)]

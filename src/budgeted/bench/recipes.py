@@ -56,20 +56,22 @@ def balanced(config: RunConfig) -> RunConfig:
     return replace(config, retrieval="class-balanced")
 
 
-def components() -> Recipe:
+def components_under(protocol: Callable[[str], RunConfig]) -> list[RunConfig]:
     """The paper's four, and class-balanced retrieval in the place of SAR."""
-    configs = [*map(cpu, COMPONENTS), balanced(cpu("vanilla")), balanced(cpu("al"))]
+    return [*map(protocol, COMPONENTS), balanced(protocol("vanilla")), balanced(protocol("al"))]
+
+
+def components() -> Recipe:
     return Recipe(
         "What do freezing and retrieval each add? Gaussian stream, protocol cpu.",
-        over_seeds(configs, (1, 2, 3)),
+        over_seeds(components_under(cpu), (1, 2, 3)),
     )
 
 
 def components_disjoint() -> Recipe:
-    configs = [cpu_fast(name, "disjoint") for name in COMPONENTS]
     return Recipe(
         "The same on a disjoint stream, protocol cpu-fast.",
-        over_seeds([*configs, balanced(configs[0]), balanced(configs[1])], (1, 2)),
+        over_seeds(components_under(lambda method: cpu_fast(method, "disjoint")), (1, 2)),
     )
 
 

@@ -185,7 +185,8 @@ class _Probe:
                 some = learner.memory.gather(np.arange(self.batch))
                 learner.practise(some.samples, some.labels, "evaluation_training")
             return
-        before, learner._due = learner.steps, steps * learner._one
+        before = learner.steps
+        learner._due.reset(steps)
         while learner.steps == before:
             self._arrive()
 

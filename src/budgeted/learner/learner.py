@@ -15,10 +15,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,6 +29,7 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing import FrozenStep, LayerFreezing, TaskCorrelated, policy
 from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
+from budgeted.learner.due import Due, Savings
 from budgeted.learner.evaluated_gradients import price_in_evaluation, sampled_in_evaluation
 from budgeted.learner.fused_step import FusedStep
 from budgeted.learner.generators import Generators
@@ -43,8 +42,6 @@ from budgeted.replay import Column, Considers, Memory, label_column
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
-_STRETCHES = 20  # of the stream: savings are spent within one
-_RECENT = 100  # steps whose mean saving says what the next ones will save
 
 
 @dataclass(frozen=True)
@@ -105,14 +102,16 @@ class Learner:
         self.iterations = iterations
         self.seed = seed
         self.budget = budget or Budget()
-        self.spend_savings = spend_savings
+        self.savings: Savings | None = None
         self.ledger = Ledger(self.budget.compute)
         self.generators = Generators(seed)
         self.device = torch.device(device)
-        if spend_savings and (data.samples is None or self.budget.compute is None):
-            raise BudgetedError(
-                "spend_savings spreads a compute budget over a stream: give both the budget and samples"
-            )
+        if spend_savings:
+            if data.samples is None or self.budget.compute is None:
+                raise BudgetedError(
+                    "spend_savings spreads a compute budget over a stream: give both the budget and samples"
+                )
+            self.savings = Savings(self.budget.compute, data.samples)
         if not math.isfinite(iterations) or iterations < 0:
             raise BudgetedError(f"iterations per sample must not be negative or endless, got {iterations}")
         if slots is None and self.budget.bytes is not None:
@@ -182,10 +181,7 @@ class Learner:
         self.frozen_share = 0.0
         self._waiting: list[tuple[Tensor, int]] = []
         self._stacked: tuple[Tensor, Tensor] | None = None  # what waits, as a batch
-        # Iterations that are due, in whole parts of one: exact, so that ten tenths are one.
-        self._due, self._one = 0, Fraction(iterations).limit_denominator(10**6).denominator * 10**6
-        self._granted = (0.0, 0)  # iterations per sample, and in parts of one
-        self._recent: deque[float] = deque(maxlen=_RECENT)  # cost of the last steps over the most that they might cost
+        self._due = Due(iterations)
         self._extras = 0  # the dearest similarity and draw so far, which nobody can say beforehand
         self._step_under_way = False
         self._aside: dict[Purpose, Cost] = {}  # charged by parts of the step under way
@@ -266,13 +262,13 @@ class Learner:
     # -- one training step -------------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        while self._due >= self._one and not self.spent_up and self.technique.trains:
+        while self._due.steps and not self.spent_up and self.technique.trains:
             # batch norm wants two; a memory of one slot has no more to give
             if len(self.memory) + len(self._waiting) < min(2, (self.memory.capacity or 2) + self.stream_batch):
                 return
             if not self._affordable():
                 return
-            self._due -= self._one
+            self._due.take(1)
             self._step()
 
     def _step(self) -> None:
@@ -354,7 +350,8 @@ class Learner:
         self.steps += 1
         if self.budget.compute is not None:
             rule = self.budget.compute.rule
-            self._recent.append(total(costs.values()).under(rule) / self._most(len(step.labels), rule))
+            if self.savings is not None:
+                self.savings.note(total(costs.values()).under(rule), self._most(len(step.labels), rule))
             self._extras = max(self._extras, Cost(0, similarity + draw).under(rule))
         for block in done.frozen:
             self.frozen_counts[block] += 1
@@ -380,24 +377,13 @@ class Learner:
     # -- the budget --------------------------------------------------------------------------------------------
 
     def _grant(self) -> None:
-        """Iterations that this sample is due: the plan's, or what is left spread over what is to come."""
-        if self.spend_savings and self._recent:
-            self._due += round(self._with_savings() * self._one)
-        else:
-            if self.iterations != self._granted[0]:
-                self._granted = (self.iterations, round(Fraction(self.iterations) * self._one))
-            self._due += self._granted[1]
-
-    def _with_savings(self) -> float:
-        """The plan's iterations, and what was saved against an even spending so far, within the next twentieth."""
-        compute, samples, before = self.budget.compute, self.data.samples, self.arrived - 1
-        if compute is None or samples is None:
-            return self.iterations
-        saved = compute.amount * before / samples - self.ledger.spent.under(compute.rule)
-        stretch = max(1, min(samples - before, samples // _STRETCHES))
-        # full batches that save as the last steps did: the first, small batches say nothing of what is to come
-        per_step = self._most(self.settings.learner.batch_size, compute.rule) * sum(self._recent) / len(self._recent)
-        return max(0.0, self.iterations + saved / (stretch * per_step))
+        """Iterations that this sample is due: the plan's, and what the savings pay for."""
+        iterations = self.iterations
+        if self.savings is not None:
+            rule = self.savings.compute.rule
+            most = self._most(self.settings.learner.batch_size, rule)
+            iterations += self.savings.iterations(self.arrived - 1, self.ledger.spent.under(rule), most)
+        self._due.grant(max(0.0, iterations))
 
     def _most(self, batch: int, rule: Rule) -> int:
         return self.freezing.most(self.example(batch)).under(rule)
@@ -477,11 +463,11 @@ class Learner:
     @property
     def due(self) -> int:
         """Training steps that are due and were not run."""
-        return self._due // self._one
+        return self._due.steps
 
     def take_due(self, steps: int) -> None:
         """Somebody else than the stream runs these of the steps that are due, as far as there are so many."""
-        self._due -= min(steps, self.due) * self._one
+        self._due.take(steps)
 
     def practise(self, samples: Tensor, labels: Tensor, purpose: Purpose) -> float:
         """A plain training step outside the stream, augmented, nothing frozen, charged to `purpose`; its loss."""

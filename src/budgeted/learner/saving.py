@@ -99,7 +99,7 @@ def _described(learner: Learner) -> dict[str, Any]:
         "slots": learner.slots,
         "iterations": learner.iterations,
         "budget": dataclasses.asdict(learner.budget),
-        "spend_savings": learner.spend_savings,
+        "spend_savings": learner.savings is not None,
         "settings": dataclasses.asdict(learner.settings),
         "seed": learner.seed,
         "device": str(learner.device),

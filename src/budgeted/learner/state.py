@@ -56,11 +56,11 @@ def numbers_of(learner: Learner) -> dict[str, Any]:
         "class_labels": learner.class_labels,
         "arrived": learner.arrived,
         "steps": learner.steps,
-        "due": [learner._due, learner._one],
+        "due": learner._due.state(),
         "last_loss": None if learner.last is None else learner.last.loss,
         "learning_rates": [float(group["lr"]) for group in learner.optimizer.param_groups],
         "spent_up": learner.spent_up,
-        "recent": list(learner._recent),
+        "recent": [] if learner.savings is None else learner.savings.state(),
         "extras": learner._extras,
         "frozen_counts": learner.frozen_counts,
         "frozen_share": learner.frozen_share,
@@ -97,13 +97,14 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         )
     ]
     learner.arrived, learner.steps = int(numbers["arrived"]), int(numbers["steps"])
-    due, one = numbers["due"]
-    learner._due, learner.spent_up = due * learner._one // one, bool(numbers["spent_up"])
+    learner._due.load_state(numbers["due"])
+    learner.spent_up = bool(numbers["spent_up"])
     if numbers["last_loss"] is not None:
         learner.last = StepRecord(float(numbers["last_loss"]), frozenset(), 0.0, {})
     for group, rate in zip(learner.optimizer.param_groups, numbers["learning_rates"], strict=True):
         group["lr"] = float(rate)
-    learner._recent.extend(float(share) for share in numbers["recent"])
+    if learner.savings is not None:
+        learner.savings.load_state(numbers["recent"])
     learner._extras = int(numbers["extras"])
     learner.frozen_counts = [int(count) for count in numbers["frozen_counts"]]
     learner.frozen_share = float(numbers["frozen_share"])

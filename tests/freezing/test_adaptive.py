@@ -92,11 +92,17 @@ def test_starts_of_the_averages(start: str) -> None:
 
 
 def test_the_first_value_is_the_first_above_zero() -> None:
-    policy = AdaptivePrefix(ema=0.1, ema_start="first")
+    first, corrected = AdaptivePrefix(ema=0.1, ema_start="first"), AdaptivePrefix(ema=0.1, ema_start="corrected")
     sizes = [0.0, 0.0, 3.0, 1.0]  # one class: no gradient; then a second comes
-    for step, size in enumerate(sizes):
-        policy.decide(view(step, size, [1.0] * 4))
-    assert policy.gradient == pytest.approx(0.9 * 3.0 + 0.1 * 1.0)
+    for policy in (first, corrected):
+        for step, size in enumerate(sizes):
+            frozen = policy.decide(view(step, size, []))
+            policy.after_backward(view(0, size, [size] * 4), frozen)
+    assert first.gradient == pytest.approx(0.9 * 3.0 + 0.1 * 1.0)
+    assert first.fisher == pytest.approx([first.gradient] * 4)
+    of_two = (0.9 * 3.0 + 1.0) / 1.9  # weights 0.09 and 0.1, of 0.19
+    assert corrected._average(corrected.gradient, "gradient") == pytest.approx(of_two)
+    assert corrected._average(corrected.fisher[0], "fisher") == pytest.approx(of_two)
 
 
 def test_bernoulli_refresh_has_the_right_rate_and_repeats() -> None:

@@ -63,7 +63,7 @@ class AdaptivePrefix:
     published code); it changes how much is frozen a good deal"""
     ema_start: Literal["zero", "first", "corrected"] = "zero"
     """start of the averages: at zero, as in the paper (it holds back freezing for the first 1/ema steps),
-    at the first value above zero, or at zero with the bias divided out"""
+    at the first value above zero, or at zero with the bias since that value divided out"""
     refresh: Literal["periodic", "bernoulli"] = "periodic"
     """refresh in every m-th step exactly, or with probability 1/m (as in the published code)"""
     seed: int = 0
@@ -102,7 +102,7 @@ class AdaptivePrefix:
             self.last = criterion(traces, view.saved(), view.full_cost(), ratio, self.head_fisher)
             frozen = prefix(self.last.n, view.blocks)
         self.gradient = self._moved(self.gradient, size)
-        self.updates["gradient"] += 1
+        self._count("gradient", self.gradient)
         return frozen
 
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
@@ -111,7 +111,7 @@ class AdaptivePrefix:
             if not all(map(math.isfinite, squares)):
                 return  # an overflow in half precision: the optimizer skips this step too
             self.fisher = [self._moved(trace, new) for trace, new in zip(self.fisher, squares, strict=True)]
-            self.updates["fisher"] += 1
+            self._count("fisher", max(self.fisher))
 
     def _refreshes(self, step: int) -> bool:
         if self.refresh == "periodic":
@@ -122,8 +122,12 @@ class AdaptivePrefix:
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
         return (mixed ^ (mixed >> 31)) < 2**64 // self.refresh_every
 
+    # 0 is no value yet: while there is one class, the loss of a classifier and all its gradients are 0
+
+    def _count(self, what: str, average: float) -> None:
+        self.updates[what] += average > 0
+
     def _moved(self, old: float, new: float) -> float:
-        # 0 is no value yet: while there is one class, the loss of a classifier and all its gradients are 0
         if self.ema_start == "first" and old == 0:
             return new
         return (1 - self.ema) * old + self.ema * new

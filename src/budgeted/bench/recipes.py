@@ -102,12 +102,7 @@ def readings_sar() -> Recipe:
         PUBLISHED_GRADIENTS,
         OWN_CLASS,
     ]
-    configs = [
-        cpu("vanilla"),
-        cpu("vanilla", settings={"learner.selection": "reservoir"}),
-        balanced(cpu("vanilla")),
-        *(cpu("sar", settings=variant) for variant in variants),
-    ]
+    configs = [cpu("vanilla"), balanced(cpu("vanilla")), *(cpu("sar", settings=variant) for variant in variants)]
     return Recipe(
         "Which reading of similarity-aware retrieval carries the gain? Gaussian stream, protocol cpu.",
         over_seeds(configs, (1, 2, 3)),
@@ -115,7 +110,8 @@ def readings_sar() -> Recipe:
 
 
 def settings_sar() -> Recipe:
-    """One change at a time, from reading (a)."""
+    """One change at a time, from reading (a); a plain reservoir for Vanilla too."""
+    reservoir = {"learner.selection": "reservoir"}
     variants: list[dict[str, str]] = [
         {},
         {"retrieval.similarity": "class_gradient"},
@@ -126,10 +122,11 @@ def settings_sar() -> Recipe:
         {"retrieval.new_class": "mean"},
         {"retrieval.eviction": "keep"},
         {"learner.sampled_mode": "evaluation"},
-        {"learner.selection": "reservoir"},
+        reservoir,
         EVEN_INSIDE_CLASSES,
     ]
-    configs = [cpu_fast("vanilla"), *(cpu_fast("sar", settings=variant) for variant in variants)]
+    vanilla = [cpu_fast("vanilla"), cpu_fast("vanilla", settings=reservoir)]
+    configs = [*vanilla, *(cpu_fast("sar", settings=variant) for variant in variants)]
     return Recipe(
         "Does any single setting of similarity-aware retrieval matter? Screening, protocol cpu-fast.",
         over_seeds(configs, (1, 2)),

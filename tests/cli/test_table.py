@@ -8,8 +8,10 @@ import math
 import re
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 from scipy import stats
 
 from tests.cli.small import MEMORY, QUICK, summaries
@@ -63,6 +65,31 @@ def test_a_table_as_csv_and_as_a_figure(runs: Path, tmp_path: Path, capsys: Capt
     assert figure.read_bytes().startswith(b"\x89PNG")
     printed = said(["table", str(runs), "--format", "csv"], capsys)
     assert len([*csv.DictReader(io.StringIO(printed.strip()))]) == 4
+
+
+def test_accuracy_against_compute_is_drawn_where_it_is(
+    runs: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = []
+    errorbar = Axes.errorbar
+
+    def noted(axes: Axes, x: float, y: float, **more: Any) -> Any:
+        marks.append((axes, x, y))
+        return errorbar(axes, x, y, **more)
+
+    monkeypatch.setattr(Axes, "errorbar", noted)
+    figure = tmp_path / "tradeoff.png"
+    said(["table", str(runs), "--tradeoff", str(figure)], capsys)
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert marks[0][0].get_xlabel() == "compute executed, MFLOP"
+    expected = {
+        (
+            statistics.mean(summary["spent"]["real"] for summary in summaries(runs, method)) / 1e6,
+            100 * statistics.mean(summary["a_auc"] for summary in summaries(runs, method)),
+        )
+        for method in ("vanilla", "er")
+    }
+    assert sorted((x, y) for _, x, y in marks) == [pytest.approx(place) for place in sorted(expected)]
 
 
 def test_rows_are_tested_against_the_one_that_is_named(runs: Path, capsys: Capture) -> None:
@@ -122,6 +149,8 @@ def test_a_run_named_twice_counts_once(runs: Path, capsys: Capture) -> None:
         (["RUNS", "--csv", "no/such/folder.csv"], "no/such"),
         (["RUNS", "--figure", "no/such/folder.png"], "no/such"),
         (["RUNS", "--figure", "figure.xyz"], "xyz"),
+        (["RUNS", "--tradeoff", "no/such/folder.png"], "no/such"),
+        (["RUNS", "--tradeoff", "figure"], "end its name in .png"),
         (["RUNS", "--format", "xml"], "xml"),
     ],
 )
@@ -130,7 +159,7 @@ def test_mistakes_of_tables(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
-    written = "--csv" in arguments or "--figure" in arguments  # which cannot be, after the table is printed
+    written = bool({"--csv", "--figure", "--tradeoff"} & {*arguments})  # which cannot be, after the table is printed
     arguments = [str(runs) if each == "RUNS" else each for each in arguments]
     assert says in refused(["table", *arguments], capsys, quiet=not written)
 

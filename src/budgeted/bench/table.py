@@ -1,11 +1,10 @@
-"""Tables and figures of runs: mean and spread over seeds, tests between methods, accuracy over the stream."""
+"""Tables of runs: mean and spread over seeds, tests between methods."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_json
 from budgeted.runs.run import DEFAULT_SLOTS
-from budgeted.runs.statistics import Summary, format_mean_sd, rank, summarise, too_few, welch
+from budgeted.runs.statistics import format_mean_sd, rank, summarise, too_few, welch
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
 _COLUMNS = (
@@ -33,9 +32,6 @@ _COLUMNS = (
     "frozen %",
     "train s",
 )
-
-_LINES_IN_ONE_LOOK = 5
-_STYLES = ("-", "--", ":")
 
 
 @dataclass(frozen=True)
@@ -194,46 +190,3 @@ def as_csv(groups: Sequence[Group]) -> str:
                 [group.label, found["seed"], *(found[key] for key in keys), spent["paper"], spent["real"], *times]
             )
     return text.getvalue()
-
-
-def draw(groups: Sequence[Group], path: Path) -> None:
-    """Accuracy over the stream: the mean over seeds, and the range between them if the lines are few."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    crowded = len(groups) > _LINES_IN_ONE_LOOK
-    figure, axes = plt.subplots(figsize=(10, 5.5) if crowded else (8, 4.5), layout="constrained")
-    for place, group in enumerate(groups):
-        curves = [
-            {record["samples"]: 100 * record["accuracy"] for record in run.periodic_records()} for run in group.runs
-        ]
-        common = sorted(set.intersection(*(set(curve) for curve in curves)))
-        values = np.array([[curve[samples] for samples in common] for curve in curves])
-        mean = summarise(group.values("a_auc"))
-        style = _STYLES[place // 10 % len(_STYLES)]  # colours repeat after ten
-        label = _legend(group.label, f"(A_AUC {_percent(mean)})")
-        (line,) = axes.plot(common, values.mean(0), style, label=label, linewidth=1.4 if crowded else 1.8)
-        if len(curves) > 1 and not crowded:
-            axes.fill_between(common, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
-    axes.set_xlabel("samples of the stream")
-    axes.set_ylabel("accuracy on the classes seen so far, %")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    if crowded:
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-    else:
-        axes.legend(frameon=False, loc="best")
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
-
-
-def _legend(name: str, result: str) -> str:
-    """In lines short enough to leave room for the curves beside the legend; the result is not torn apart."""
-    whole = result.replace(" ", "\N{NO-BREAK SPACE}")
-    return "\n".join(textwrap.wrap(f"{name} {whole}", 42, break_long_words=False, break_on_hyphens=False))
-
-
-def _percent(summary: Summary) -> str:
-    return format_mean_sd(summary, 1, 100) + " %"

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from budgeted.bench.table import as_csv, chosen, draw, find_runs, group_runs, markdown
+from budgeted.bench.figures import draw_against_compute, draw_over_stream
+from budgeted.bench.table import as_csv, chosen, find_runs, group_runs, markdown
 from budgeted.errors import BudgetedError, UnknownName
 
 
@@ -32,6 +33,8 @@ class Table:
     """Write one line per run here."""
     figure: Path | None = None
     """Draw accuracy over the stream into this file (png, svg, pdf)."""
+    tradeoff: Path | None = None
+    """Draw A_AUC against the compute that was executed into this file."""
     format: str = "markdown"
     """Print a table (markdown), or one line per run (csv)."""
 
@@ -43,9 +46,9 @@ class Table:
         if self.csv is not None:
             _writable(self.csv).write_text(as_csv(groups))
         if self.figure is not None:
-            if self.figure.suffix not in (".png", ".svg", ".pdf"):
-                raise BudgetedError(f"cannot draw {self.figure}: end its name in .png, .svg or .pdf")
-            draw(groups, _writable(self.figure))
+            draw_over_stream(groups, _writable(self.figure))
+        if self.tradeoff is not None:
+            draw_against_compute(groups, _writable(self.tradeoff))
 
 
 def _writable(path: Path) -> Path:

@@ -99,4 +99,6 @@ def _legend(name: str, result: str) -> str:
 
 
 def _percent(summary: Summary) -> str:
+    if summary.sd is None:
+        return f"{100 * summary.mean:.1f} %, 1 run"
     return format_mean_sd(summary, 1, 100) + " %"

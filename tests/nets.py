@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -180,7 +181,10 @@ NETS: dict[str, Net] = {
 }
 
 
-def seeded(build: Callable[[], nn.Module], seed: int = 0) -> nn.Module:
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def seeded(build: Callable[[], Model], seed: int = 0) -> Model:
     """Build with layers' own random starts made repeatable."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -118,8 +118,8 @@ def test_size_at_the_feature_is_the_mean_over_each_samples_own_loss(name: str) -
     features = FeatureGradient(model, "2", graph)
     loss = torch.stack([PER_SAMPLE[name](row, i) for i, row in enumerate(model(FEATURES.detach()))]).mean()
     size = features.size(loss, None, None, lambda: 0)
-    hidden = model[:2](FEATURES.detach())  # type: ignore[index]
-    own = [torch.func.grad(lambda h, i=i: PER_SAMPLE[name](model[2](h), i))(hidden[i]) for i in range(40)]  # type: ignore[index]
+    hidden = model[:2](FEATURES.detach())
+    own = [torch.func.grad(lambda h, i=i: PER_SAMPLE[name](model[2](h), i))(hidden[i]) for i in range(40)]
     assert size.rows == 40
     assert size.mean == pytest.approx(mean_square(torch.stack(own).detach()), rel=1e-4)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from budgeted.replay.sampled_gradients import SampledGradients, SampledStep
+from tests.nets import Model, seeded
 
 Case = tuple[Callable[[], nn.Module], tuple[int, ...]]
 
@@ -51,14 +51,9 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-Model = TypeVar("Model", bound=nn.Module)
-
-
 def built(build: Callable[[], Model]) -> Model:
     """With weights, biases and running statistics all away from their trivial starts."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = build()
+    model = seeded(build)
     for number, tensor in enumerate([*model.parameters(), *model.buffers()]):
         if tensor.is_floating_point():
             tensor.data += 0.3 * random(*tensor.shape, seed=number).abs()

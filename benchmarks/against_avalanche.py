@@ -53,6 +53,8 @@ from PIL import Image
 from side_process import SideProcess
 from torch import Tensor, nn
 
+from budgeted.runs.environment import environment
+
 SIZES = (8, 28)
 CLASSES, HIDDEN = 10, 256
 NEW, REPLAYED, SLOTS = 10, 10, 200
@@ -300,7 +302,7 @@ def main() -> None:
         print("without --avalanche-python only this project's side and the bare loop run; --help says how to get it")
     results = {str(size): compare(pythons, arguments, size) for size in arguments.sizes}
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"machine": environment(1, "cpu"), **results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

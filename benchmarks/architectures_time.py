@@ -20,6 +20,7 @@ from torch import Tensor
 from budgeted.freezing import FrozenStep
 from budgeted.learner.fused_step import FusedStep
 from budgeted.plugin import AdaptiveFreezing
+from budgeted.runs.environment import environment
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the architectures are the tests'
 from tests.nets import seeded
@@ -71,9 +72,9 @@ def main() -> None:
                 f"{row['compute_saved']:15.3f} {row['time_saved']:12.3f} {ratio}"
             )
     if options.json:
-        options.json.write_text(
-            json.dumps({"settings": vars(options) | {"json": None}, "rows": found}, indent=1) + "\n"
-        )
+        settings = vars(options) | {"json": None}
+        record = {"machine": environment(1, "cpu"), "settings": settings, "rows": found}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

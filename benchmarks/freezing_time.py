@@ -22,6 +22,7 @@ from prefix_timing import Chosen, in_turns
 from budgeted import models
 from budgeted.freezing import FrozenStep, LayerFreezing
 from budgeted.learner.fused_step import FusedStep
+from budgeted.runs.environment import environment
 
 
 def measure(model_name: str, batch: int, rounds: int, seed: int, steps: int) -> list[dict[str, float]]:
@@ -67,7 +68,9 @@ def main() -> None:
     judged = [row["ratio"] for row in rows if row["compute_saved"] >= 0.1]
     print(f"smallest ratio where at least 10 % is saved: {min(judged):.3f}")
     if options.json:
-        options.json.write_text(json.dumps({"settings": vars(options) | {"json": None}, "rows": rows}, indent=1))
+        settings = vars(options) | {"json": None}
+        record = {"machine": environment(1, "cpu"), "settings": settings, "rows": rows}
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

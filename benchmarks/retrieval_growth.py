@@ -41,6 +41,7 @@ from budgeted.replay import (
     Uniform,
     label_column,
 )
+from budgeted.runs.environment import environment
 
 BATCH, WEIGHTS, SEED = 16, 232, 0
 GREY = torch.zeros(1, dtype=torch.uint8)
@@ -236,7 +237,7 @@ def main() -> None:
     show(rows, training)
     if arguments.json is not None:
         content = {"rows": [asdict(row) | {"total": row.total} for row in rows], "training_step": training}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+        arguments.json.write_text(json.dumps({"machine": environment(1, "cpu"), **content}, indent=1) + "\n")
     if arguments.plot is not None:
         plot(rows, training, arguments.plot)
 

@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from budgeted.models import build
 from budgeted.replay.sampled_gradients import SampledGradients, SampledStep
+from budgeted.runs.environment import environment
 
 
 class TimedSampledGradients(SampledGradients):
@@ -174,7 +175,7 @@ def main() -> None:
         print(f"{name.replace('_', ' '):20} {100 * statistics.mean(shares):5.2f} %", end=" ")
         print(f"of the step ({100 * min(shares):.2f} to {100 * max(shares):.2f})")
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"machine": environment(1, "cpu"), **result}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from budgeted.audit import ExecutedOnData
 from budgeted.learner.learner import Learner
 from budgeted.learner.plan import facts_of
 from budgeted.methods import method
+from budgeted.runs.environment import environment
 
 NAMES = ("vanilla", "al")
 AUDIT_EVERY = 11  # no multiple of the refresh, so that refreshed steps are among them as often as among all
@@ -117,7 +118,7 @@ def main() -> None:
     torch.set_num_threads(1)
     record = run(options)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "record.json").write_text(json.dumps(record) + "\n")
+    (options.out / "record.json").write_text(json.dumps({"machine": environment(1, "cpu"), **record}) + "\n")
     draw(record, options.out / "saved.png")
     for key in ("charged_saved", "counted_saved", "charged_saved_of_audited", "seconds_saved"):
         print(f"{key.replace('_', ' ')}: {100 * record[key][-1]:.2f} %")

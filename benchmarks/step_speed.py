@@ -42,6 +42,7 @@ from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
 from budgeted.methods import method
+from budgeted.runs.environment import environment
 
 CLASSES, SLOTS, BATCH, NEW_IN_ER = 10, 500, 16, 8
 TARGETS = {"er": 1.05, "al-sar": 1.08}
@@ -243,7 +244,7 @@ def main() -> None:
         for part, spent in sorted(found["parts_ms"].items(), key=lambda item: -item[1]):
             print(f"    {part:30s} {spent:8.3f} ms  {100 * spent / found['bare_ms']:6.2f} % of a bare step")
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+        arguments.json.write_text(json.dumps({"machine": environment(1, "cpu"), **results}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

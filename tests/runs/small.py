@@ -16,6 +16,9 @@ TIMELESS = ("weights_sha256", "records_sha256", "spent", "samples", "iterations"
 # the smallest model: what is asked of a folder does not depend on it
 SMALL: dict[str, Any] = {"model": "mlp", "limit": 40, "eval_every": 10, "checkpoint_every": 3}
 
+# Kernels without AVX: another arithmetic on every processor that has it.
+OTHER_DISPATCH = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
+
 
 def config(method: str = "vanilla", **more: Any) -> RunConfig:
     """A run of a second or two."""

@@ -23,7 +23,7 @@ from budgeted.runs.environment import environment
 from budgeted.runs.folder import RunFolder
 from budgeted.runs.run import resume, start
 from tests.command_line import refused
-from tests.runs.small import SMALL, begun, config, flags, same_end
+from tests.runs.small import OTHER_DISPATCH, SMALL, Stopped, begun, config, flags, same_end, stop_after
 
 
 @pytest.fixture(scope="module")
@@ -54,34 +54,99 @@ def contents(folder: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    ("key", "other"),
-    [
-        ("threads", 2),
-        ("torch", "1.0"),
-        ("cpu_capability", "NEON"),
-        ("numpy", "1.0"),
-        ("machine", "vax"),
-        ("device", "x"),
-    ],
-)
+OTHER = {
+    "threads": 2, "torch": "1.0", "cpu_capability": "NEON", "numpy": "1.0", "machine": "vax", "device": "x",
+    "arithmetic": "0123456789abcdef",
+}  # fmt: skip
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, **differing: object) -> None:
+    """From here on the machine is another one."""
+    here = environment(1, "cpu")
+    monkeypatch.setattr("budgeted.runs.run.environment", lambda threads, device: {**here, **differing})
+
+
+@pytest.mark.parametrize("key", OTHER)
 def test_another_environment_is_refused_with_the_reason(
-    key: str, other: object, run: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    key: str, run: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps({**recorded, key: other}))
     before = contents(run)
-    said = refused(["run", "--resume", str(run)], capsys)
-    assert f"{key} {other} there, {recorded[key]} here" in said
+    with monkeypatch.context() as there:
+        elsewhere(there, **{key: OTHER[key]})
+        said = refused(["run", "--resume", str(run)], capsys)
+    assert f"{key} {environment(1, 'cpu')[key]} there, {OTHER[key]} here" in said
+    assert "--accept-other-arithmetic" in said
     assert contents(run) == before
     if key == "threads":  # back where it was begun it goes on
-        (run / "environment.json").write_text(json.dumps(recorded))
         same_end(resume(run), whole)
 
 
-def test_another_cpu_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    assert "DEFAULT here" in refused(["run", "--resume", str(run)], capsys)
+def test_accepted_it_goes_on_and_says_so_in_records_summary_and_table(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere(monkeypatch, arithmetic=OTHER["arithmetic"])
+    with pytest.raises(Stopped):  # killed before and behind the first checkpoint there
+        resume(run, stop_after(25), accept_other_arithmetic=True)
+    refused(["run", "--resume", str(run)], capsys)  # nothing of the other machine is in the checkpoint yet
+    with pytest.raises(Stopped):
+        resume(run, stop_after(31), accept_other_arithmetic=True)
+    capsys.readouterr()
+    assert main(["run", "--resume", str(run)]) == 0  # what is in the checkpoint now is this machine's
+    assert "not those of one machine" in capsys.readouterr().out
+    summary = json.loads((run / "summary.json").read_text())
+    assert [found["arithmetic"] for found in summary["environments"]] == [
+        environment(1, "cpu")["arithmetic"],
+        OTHER["arithmetic"],
+    ]
+    records = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    assert {record["environment"] for record in records if record["samples"] <= 24} == {0}
+    assert {record["environment"] for record in records if record["samples"] > 24} == {1}
+    assert main(["table", str(run)]) == 0
+    table = capsys.readouterr().out
+    assert "| 1† |" in table
+    assert "†: went on on another machine" in table
+
+
+def test_a_run_of_one_machine_has_no_mark(whole: dict[str, Any]) -> None:
+    assert [found["arithmetic"] for found in whole["environments"]] == [environment(1, "cpu")["arithmetic"]]
+
+
+def test_before_the_first_checkpoint_it_begins_anew_on_any_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was kept, so all of its bits are of the machine that it ends on."""
+    folder = begun(tmp_path / "run", config(**SMALL), 2)
+    elsewhere(monkeypatch, arithmetic=OTHER["arithmetic"])
+    summary = resume(folder)
+    assert [found["arithmetic"] for found in summary["environments"]] == [OTHER["arithmetic"]]
+    assert json.loads((folder / "environment.json").read_text())["arithmetic"] == OTHER["arithmetic"]
+
+
+def test_a_run_from_before_arithmetic_was_recorded_is_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = {key: value for key, value in environment(1, "cpu").items() if key not in ("arithmetic", "processor")}
+    (run / "environment.json").write_text(json.dumps(old))
+    monkeypatch.setattr("budgeted.runs.run.sittings_of", lambda numbers, folder: [folder.environment()])
+    assert "arithmetic not recorded there" in refused(["run", "--resume", str(run)], capsys)
+
+
+def test_another_dispatch_is_another_arithmetic(run: Path) -> None:
+    """For real: a process with other kernels refuses, and accepts when told to."""
+    command = [sys.executable, "-m", "budgeted", "run", "--resume", str(run)]
+    there = {**os.environ, **OTHER_DISPATCH}
+    first = subprocess.run(command, env=there, capture_output=True, text=True, check=False)
+    assert first.returncode != 0
+    assert len(first.stderr.strip().splitlines()) == 1
+    assert "arithmetic" in first.stderr
+    accepted = [*command, "--accept-other-arithmetic"]
+    second = subprocess.run(accepted, env=there, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    assert len(json.loads((run / "summary.json").read_text())["environments"]) == 2
+
+
+def test_accepting_without_going_on_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--resume" in refused(["run", "--accept-other-arithmetic"], capsys)
 
 
 def test_other_threads_asked_for_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,9 +157,10 @@ def test_other_threads_asked_for_are_refused(run: Path, capsys: pytest.CaptureFi
     assert contents(run) == before
 
 
-def test_what_does_not_decide_the_bits_may_differ(run: Path, whole: dict[str, Any]) -> None:
-    recorded = json.loads((run / "environment.json").read_text())
-    (run / "environment.json").write_text(json.dumps({**recorded, "python": "3.99.0", "budgeted": "0.0.1"}))
+def test_what_does_not_decide_the_bits_may_differ(
+    run: Path, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere(monkeypatch, python="3.99.0", budgeted="0.0.1", processor="a twin")
     same_end(resume(run), whole)
 
 

@@ -62,15 +62,18 @@ def _name(config: RunConfig) -> str:
     return f"{config.method}-{Path(config.dataset).stem}-{config.stream}-{short}-seed{config.seed}"
 
 
-def sweep(runs: Sequence[RunConfig], out: Path, data: str | None, workers: int) -> Iterator[tuple[Place, str | None]]:
+def sweep(
+    runs: Sequence[RunConfig], out: Path, data: str | None, workers: int, *, accept_other_arithmetic: bool = False
+) -> Iterator[tuple[Place, str | None]]:
     """Run what is not finished; yields each run as it ends, with the error that ended it or None."""
+    more = ["--accept-other-arithmetic"] if accept_other_arithmetic else []
     if workers < 1:
         raise BudgetedError(f"--workers must be 1 or more, got {workers}")
     out.mkdir(parents=True, exist_ok=True)
     waiting = [place for place in places(runs, out) if place.state != "finished"]
     started: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_execute, place, data, started): place for place in waiting}
+        futures = {pool.submit(_execute, place, data, started, more): place for place in waiting}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -80,10 +83,12 @@ def sweep(runs: Sequence[RunConfig], out: Path, data: str | None, workers: int) 
                 process.terminate()
 
 
-def _execute(place: Place, data: str | None, started: list[subprocess.Popen[str]]) -> str | None:
+def _execute(
+    place: Place, data: str | None, started: list[subprocess.Popen[str]], going_on: Sequence[str]
+) -> str | None:
     command = [sys.executable, "-m", "budgeted", "run", "--json"]
     if place.state == "interrupted":
-        command += ["--resume", str(place.folder)]
+        command += ["--resume", str(place.folder), *going_on]
     else:
         config = place.folder.with_suffix(".config.json")
         write_json(config, {key: value for key, value in replace(place.config, data=data).to_json().items() if value})

@@ -46,6 +46,16 @@ class RunResult:
         found: dict[str, Any] = self.summary["config"]
         return found
 
+    @property
+    def seed(self) -> str:
+        """With a mark if the run went on on another machine."""
+        return f"{self.config['seed']}{'†' if self.machines > 1 else ''}"
+
+    @property
+    def machines(self) -> int:
+        """How many arithmetics its bits come from; one for runs from before that was recorded."""
+        return len(self.summary.get("environments", [None]))
+
     def periodic_records(self) -> list[dict[str, Any]]:
         """What was recorded at the evaluations that come at equal intervals."""
         found = map(json.loads, (self.path / RECORDS).read_text().splitlines())
@@ -130,7 +140,7 @@ def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None)
             + " | ".join(
                 [
                     group.label,
-                    ", ".join(str(run.config["seed"]) for run in group.runs),
+                    ", ".join(run.seed for run in group.runs),
                     ranked["a_auc"][group.label].cell("markdown", 2, 100),
                     ranked["a_last"][group.label].cell("markdown", 2, 100),
                     format_mean_sd(summarise(forgetting, ddof), 2, 100) if forgetting else "-",
@@ -146,6 +156,8 @@ def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None)
         )
     lines.append("")
     lines.append(f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)")
+    if any(run.machines > 1 for group in groups for run in group.runs):
+        lines.append("†: went on on another machine, so its bits are not those of one arithmetic")
     return "\n".join(lines + notes(groups, against))
 
 
@@ -180,13 +192,12 @@ def as_csv(groups: Sequence[Group]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     keys = ["a_auc", "a_last", "f_last", "klr", "kgr", "frozen_share", "iterations", "samples", "slots", "bytes"]
-    writer.writerow(["group", "seed", *keys, "spent_paper", "spent_real", "train_seconds", "eval_seconds"])
+    writer.writerow(["group", "seed", *keys, "spent_paper", "spent_real", "train_seconds", "eval_seconds", "machines"])
     for group in groups:
         for run in group.runs:
             found = run.summary
             spent = found["spent"]
             times = [f"{found['train_seconds']:.3f}", f"{found['eval_seconds']:.3f}"]
-            writer.writerow(
-                [group.label, found["seed"], *(found[key] for key in keys), spent["paper"], spent["real"], *times]
-            )
+            values = [*(found[key] for key in keys), spent["paper"], spent["real"], *times, run.machines]
+            writer.writerow([group.label, found["seed"], *values])
     return text.getvalue()

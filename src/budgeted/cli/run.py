@@ -45,6 +45,8 @@ class Run:
     """Folder of the run; runs/METHOD-DATASET-STREAM-SEED if not given."""
     resume: Path | None = None
     """Go on with the run in this folder; every other flag comes from there."""
+    accept_other_arithmetic: bool = False
+    """With --resume: go on on a machine whose sums come out otherwise; the run then says so wherever it is shown."""
     config: Path | None = None
     """A TOML or JSON file with the same keys as the flags; flags win."""
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
@@ -64,7 +66,10 @@ class Run:
         if self.resume is not None:
             if self.run != RunConfig() or self.set or self.out or self.config:
                 raise BudgetedError("--resume takes everything from the run's folder: leave the other flags out")
-            return runs.resume(self.resume, shown.report), self.resume
+            accept = self.accept_other_arithmetic
+            return runs.resume(self.resume, shown.report, accept_other_arithmetic=accept), self.resume
+        if self.accept_other_arithmetic:
+            raise BudgetedError("--accept-other-arithmetic is for a run that goes on: give --resume FOLDER with it")
         config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
         path = self.out or Path("runs") / f"{config.method}-{Path(config.dataset).stem}-{config.stream}-{config.seed}"
         return runs.start(config, path, shown.report), path
@@ -146,9 +151,15 @@ def _closing(summary: dict[str, Any], path: Path) -> str:
             f"{100 * summary['frozen_share']:.1f} % of the backward frozen",
             f"{summary['bytes']} bytes ({format_bytes(summary['bytes'])}), {summary['slots']} slots; training "
             f"{summary['train_seconds']:.1f} s, evaluation {summary['eval_seconds']:.1f} s",
+            *_several_machines(summary),
             f"folder {path}",
         ]
     )
+
+
+def _several_machines(summary: dict[str, Any]) -> list[str]:
+    there = [f"{each['processor']}, arithmetic {each['arithmetic']}" for each in summary.get("environments", [])]
+    return [f"its bits are not those of one machine: {'; then '.join(there)}"] if len(there) > 1 else []
 
 
 def config_default(arguments: list[str]) -> RunConfig:

@@ -35,6 +35,8 @@ class Sweep:
     """Only these seeds of the recipe."""
     show: bool = False
     """Run nothing: say what is finished and print the table of it."""
+    accept_other_arithmetic: bool = False
+    """Go on with runs that were begun on a machine whose sums come out otherwise; tables mark them."""
     export: Path | None = None
     """Copy the records of finished runs into this folder, without checkpoints and paths of this machine."""
 
@@ -48,7 +50,8 @@ class Sweep:
         failed = 0
         if not self.show:
             data = None if self.data is None else str(self.data)
-            for place, error in sweep(runs, self.out, data, self.workers):
+            accept = self.accept_other_arithmetic
+            for place, error in sweep(runs, self.out, data, self.workers, accept_other_arithmetic=accept):
                 failed += error is not None
                 print(f"{place.folder.name}: {error or 'finished'}", file=sys.stderr, flush=True)
         found = places(runs, self.out)

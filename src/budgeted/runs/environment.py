@@ -11,13 +11,16 @@ import torch
 
 from budgeted import __version__
 from budgeted.errors import BudgetedError
+from budgeted.runs.arithmetic import fingerprint, processor
 
 # with any of these different, sums come out in another order or another arithmetic
-_DECISIVE = ("torch", "threads", "cpu_capability", "machine", "device", "numpy")
+DECISIVE = ("torch", "threads", "cpu_capability", "machine", "device", "numpy", "arithmetic")
 
 
 def environment(threads: int, device: str) -> dict[str, Any]:
     """Everything worth knowing of where a run was made."""
+    if device != "cpu" and not torch.cuda.is_available():
+        raise BudgetedError(f"device {device!r} is not there: use --device cpu")
     return {
         "budgeted": __version__,
         "python": platform.python_version(),
@@ -25,21 +28,28 @@ def environment(threads: int, device: str) -> dict[str, Any]:
         "numpy": np.__version__,
         "machine": platform.machine(),
         "system": platform.system(),
+        "processor": processor(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "threads": threads,
         "device": device if device == "cpu" else torch.cuda.get_device_name(device),
+        "arithmetic": fingerprint(threads, device),
     }
+
+
+def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Does the same program give the same bits in both, as far as anybody can tell?"""
+    return all(one.get(name) == other.get(name) for name in DECISIVE)
 
 
 def refuse_other(recorded: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """A resumed run must end bit-identical; where that cannot be, say why and stop."""
     differing = [
-        f"{name} {recorded.get(name)} there, {here.get(name)} here"
-        for name in _DECISIVE
+        f"{name} {recorded.get(name, 'not recorded')} there, {here.get(name)} here"
+        for name in DECISIVE
         if recorded.get(name) != here.get(name)
     ]
     if differing:
         raise BudgetedError(
-            f"this run cannot be resumed exactly here ({'; '.join(differing)}): "
-            "resume it where it was begun, or start a new run"
+            f"this run cannot be resumed exactly here ({'; '.join(differing)}): resume it where it was begun, or add "
+            "--accept-other-arithmetic, and its records will say that its bits are not those of one machine"
         )

@@ -53,7 +53,7 @@ class RunFolder:
                 f"{self.path} already holds a run: go on with it by `budgeted run --resume {self.path}`, "
                 "or choose another folder"
             )
-        write_json(self.path / ENVIRONMENT, environment)
+        self.write_environment(environment)
         write_json(self.path / CONFIG, config)
 
     def config(self) -> dict[str, Any]:
@@ -61,6 +61,9 @@ class RunFolder:
 
     def environment(self) -> dict[str, Any]:
         return read_json(self.path / ENVIRONMENT)
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        write_json(self.path / ENVIRONMENT, environment)
 
     def summary(self) -> dict[str, Any] | None:
         return read_json(self.path / SUMMARY) if (self.path / SUMMARY).exists() else None

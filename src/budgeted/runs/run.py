@@ -23,8 +23,8 @@ from budgeted.learner.foreseen import boundaries_of, course_of, foreseen
 from budgeted.learner.learner import Learner
 from budgeted.learner.plan import facts_of, iterations_within, slots_within
 from budgeted.runs.config import RunConfig
-from budgeted.runs.environment import environment, refuse_other
-from budgeted.runs.folder import CONFIG, RunFolder, records_digest
+from budgeted.runs.environment import alike, environment, refuse_other
+from budgeted.runs.folder import CONFIG, ENVIRONMENT, RunFolder, records_digest
 from budgeted.runs.knowledge import Knowledge, knowledge
 from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, f_last
 
@@ -49,12 +49,11 @@ Report = Callable[[Progress], None]
 class Run:
     """One sitting of a run: built anew or from the newest checkpoint, then driven to the stream's end."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder) -> None:
+    def __init__(self, config: RunConfig, folder: RunFolder, here: dict[str, Any]) -> None:
         self.config = config
         self.folder = folder
+        self.environments = [here]  # of every sitting whose arithmetic is in the bits, in order
         torch.set_num_threads(config.threads)
-        if config.device != "cpu" and not torch.cuda.is_available():
-            raise BudgetedError(f"device {config.device!r} is not there: use --device cpu")
         self.dataset = streams.load(config.dataset, config.data and Path(config.data), download=config.download)
         self.stream = streams.stream_of(self.dataset, config.stream, config.seed, limit=config.limit)
         chosen = fixed_subset(self.dataset.test_labels, config.eval_samples)
@@ -105,13 +104,8 @@ class Run:
 
     # -- the run -------------------------------------------------------------------------------------------------
 
-    def resume(self) -> None:
-        """Take up the newest checkpoint, if there is one."""
-        found = self.folder.read_checkpoint()
-        if found is None:
-            self.folder.keep_records(0)
-            return
-        tensors, numbers = found
+    def resume(self, tensors: dict[str, Any], numbers: dict[str, Any]) -> None:
+        """Take up a checkpoint."""
         if numbers.get("stream") != self.stream.fingerprint():
             raise BudgetedError(
                 "the checkpoint was made on another stream (other data or another order): restore the data set"
@@ -128,6 +122,8 @@ class Run:
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
         self.sittings = int(numbers["sittings"]) + 1
+        known = sittings_of(numbers, self.folder)
+        self.environments = known if alike(known[-1], self.environments[0]) else [*known, self.environments[0]]
 
     def execute(self, report: Report | None = None) -> dict[str, Any]:
         """Drive the stream to its end; answers with the summary, which is also written."""
@@ -190,6 +186,7 @@ class Run:
             "slots": learner.memory.capacity,
             "bytes": learner.nbytes(),
             "knowledge": moment,
+            "environment": len(self.environments) - 1,
             "seconds": {"train": self.train_seconds, "eval": self.eval_seconds},
         }
         self.folder.append(record)
@@ -228,6 +225,7 @@ class Run:
                 "plan": self._planned,
                 "records": len(self.records),
                 "previous": self.previous,
+                "environments": self.environments,
                 "train_seconds": self.train_seconds,
                 "eval_seconds": self.eval_seconds,
                 "sittings": self.sittings,
@@ -265,6 +263,7 @@ class Run:
             "peak_memory": peak_memory(),
             "weights_sha256": state.weights_digest(learner),
             "records_sha256": records_digest(self.records),
+            "environments": self.environments,
             "seed": self.config.seed,
             "config": self.config.to_json(),
         }
@@ -301,13 +300,17 @@ def start(config: RunConfig, path: Path, report: Report | None = None) -> dict[s
     with _disk_errors(path), folder.locked():
         if folder.path.joinpath("config.json").exists():
             folder.begin({}, {})  # says that there is a run already
-        run = Run(config, folder)  # a mistake in the configuration leaves no folder that looks like a run
-        folder.begin(config.to_json(), environment(config.threads, config.device))
+        here = environment(config.threads, config.device)
+        run = Run(config, folder, here)  # a mistake in the configuration leaves no folder that looks like a run
+        folder.begin(config.to_json(), here)
         return run.execute(report)
 
 
-def resume(path: Path, report: Report | None = None) -> dict[str, Any]:
-    """Go on with a run; one that is complete answers with its summary."""
+def resume(path: Path, report: Report | None = None, *, accept_other_arithmetic: bool = False) -> dict[str, Any]:
+    """Go on with a run; one that is complete answers with its summary.
+
+    accept_other_arithmetic: go on where sums come out otherwise than where the run was begun; it will say so.
+    """
     folder = RunFolder(path)
     if not path.is_dir():
         raise BudgetedError(f"{path} is no folder: give the folder of a run")
@@ -318,10 +321,26 @@ def resume(path: Path, report: Report | None = None) -> dict[str, Any]:
         done = folder.summary()
         if done is not None:
             return done
-        refuse_other(folder.environment(), environment(config.threads, config.device))
-        run = Run(config, folder)
-        run.resume()
+        here = environment(config.threads, config.device)
+        found = folder.read_checkpoint()
+        if found is not None and not accept_other_arithmetic:
+            refuse_other(sittings_of(found[1], folder)[-1], here)
+        run = Run(config, folder, here)
+        if found is None:  # nothing was kept: it begins anew, and its bits are this machine's
+            folder.keep_records(0)
+            folder.write_environment(here)
+        else:
+            run.resume(*found)
         return run.execute(report)
+
+
+def sittings_of(numbers: dict[str, Any], folder: RunFolder) -> list[dict[str, Any]]:
+    """The environments that a checkpoint's bits come from; the run's own if it was written before they were kept."""
+    begun = folder.environment()
+    found: list[dict[str, Any]] = numbers.get("environments", [begun])
+    if found[0] != begun:
+        raise BudgetedError(f"{folder.path / ENVIRONMENT} is not the one that the checkpoint was made with: restore it")
+    return found
 
 
 class _disk_errors:

@@ -107,21 +107,18 @@ class OurSide:
         stream_share: float = NEW / (NEW + REPLAYED),
         selection: str | None = None,
         times_rate: float = 1.0,
-        technique: Callable[[], type[Any]] | None = None,
+        kind: Callable[[], type[Any]] | None = None,
         own: dict[str, Any] | None = None,
     ) -> None:
         from budgeted import models
         from budgeted.learner.augment import Augmentation
         from budgeted.learner.learner import DataFacts, Learner
         from budgeted.learner.settings import LearnerSettings, Settings
-        from budgeted.methods import method
-        from budgeted.replay import MIRSettings
+        from budgeted.methods import METHODS
 
-        chosen = method(name)
+        chosen = METHODS[name]() if kind is None else kind()()
         if chosen.stream_share:  # GDumb's batches have no samples of the stream
             chosen = replace(chosen, stream_share=stream_share)
-        if technique is not None:
-            chosen = replace(chosen, technique=technique())
         channels, height, width = problem.images.shape[1:]
         shape = (channels, height, width)
         rate = problem.rate * times_rate
@@ -136,7 +133,7 @@ class OurSide:
                 LearnerSettings(batch_size=batch, optimizer="sgd", learning_rate=rate, selection=selection),
                 Augmentation(0, False, 0),
                 method=(own or {}) | ({"epochs": problem.epochs} if name == "gdumb" else {}),
-                mir=MIRSettings(CANDIDATES),
+                retrieval={"candidates": CANDIDATES} if name == "mir" else {},
             ),
             seed=problem.seed,
         )
@@ -159,7 +156,7 @@ class OurSide:
 def one_draw_for_both_terms() -> type[Any]:
     """DER++ whose replayed samples all keep labels and logits, instead of one half each."""
     from budgeted.methods.der import LOGITS, DarkExperienceReplay
-    from budgeted.methods.technique import Step
+    from budgeted.methods.method import Step
 
     class OneDraw(DarkExperienceReplay):
         def loss(self, step: Step, logits: Tensor) -> Tensor:
@@ -177,20 +174,20 @@ def of_whole_tasks(fisher: bool, memory: bool) -> type[Any]:
     """EWC whose F is summed over tasks, each computed at the task's last weights on the task's own samples (`fisher`);
     whose memory gets a task's samples when the task has ended (`memory`)."""
     from budgeted.methods.ewc import ElasticWeightConsolidation
-    from budgeted.methods.technique import Step
+    from budgeted.methods.method import Step
 
     class OfWholeTasks(ElasticWeightConsolidation):
         def begin(self, learner: Any) -> None:
             super().begin(learner)
             self._batches: list[tuple[Tensor, Tensor]] = []
             self._arrived: list[tuple[Tensor, int]] = []
+            self._select = learner.selection.select
+            if memory:  # nothing enters before the task has ended
+                learner.selection.select = lambda *offered: None
 
         def withholds(self, sample: Tensor, row: int) -> bool:
             self._arrived.append((sample, row))
             return super().withholds(sample, row)
-
-        def offered(self, waiting: int) -> Sequence[int]:
-            return () if memory else super().offered(waiting)
 
         def after_backward(self, step: Step) -> None:
             self._batches.append((step.images[: step.new], step.labels[: step.new]))
@@ -208,8 +205,10 @@ def of_whole_tasks(fisher: bool, memory: bool) -> type[Any]:
                         values.addcmul_(gradient, gradient, value=1 / len(self._batches))
                 self.importance = summed
             if memory:
+                shut, self.learner.selection.select = self.learner.selection.select, self._select
                 for sample, row in self._arrived:
-                    self.learner._store(sample, row)  # type: ignore[attr-defined]
+                    self.learner._store(sample, row)
+                self.learner.selection.select = shut
             self._batches.clear()
             self._arrived.clear()
 
@@ -331,7 +330,7 @@ OURS: dict[str, Callable[[Problem], Side]] = {
     "er": partial(OurSide, "er"),
     "der++": partial(OurSide, "der++", own=DARK, selection=BALANCED),
     "der++, one draw for both terms": partial(
-        OurSide, "der++", own=DARK, selection=BALANCED, technique=one_draw_for_both_terms
+        OurSide, "der++", own=DARK, selection=BALANCED, kind=one_draw_for_both_terms
     ),
     "der++, its own reservoir": partial(OurSide, "der++", own=DARK),
     "mir": partial(OurSide, "mir", selection=BALANCED),
@@ -339,14 +338,14 @@ OURS: dict[str, Callable[[Problem], Side]] = {
     "mir, its own reservoir": partial(OurSide, "mir"),
     "ewc": partial(OurSide, "ewc", own=ELASTIC),
     "ewc, memory of whole tasks": partial(
-        OurSide, "ewc", own=ELASTIC, technique=partial(of_whole_tasks, fisher=False, memory=True)
+        OurSide, "ewc", own=ELASTIC, kind=partial(of_whole_tasks, fisher=False, memory=True)
     ),
     "ewc, F and memory of whole tasks": partial(
-        OurSide, "ewc", own=ELASTIC, technique=partial(of_whole_tasks, fisher=True, memory=True)
+        OurSide, "ewc", own=ELASTIC, kind=partial(of_whole_tasks, fisher=True, memory=True)
     ),
     "ewc without replay": partial(OurSide, "ewc", own=ELASTIC, **ALONE),
     "ewc without replay, F of whole tasks": partial(
-        OurSide, "ewc", own=ELASTIC, technique=partial(of_whole_tasks, fisher=True, memory=False), **ALONE
+        OurSide, "ewc", own=ELASTIC, kind=partial(of_whole_tasks, fisher=True, memory=False), **ALONE
     ),
     "gdumb": partial(OurSide, "gdumb", own={"last_rate": 1.0}),
     "gdumb, its own cosine": partial(OurSide, "gdumb"),

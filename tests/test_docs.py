@@ -26,7 +26,8 @@ from budgeted.freezing.registry import POLICIES
 from budgeted.learner import Augmentation, LearnerSettings
 from budgeted.learner.settings import setting_names
 from budgeted.methods import METHODS
-from budgeted.replay import ASERSettings, MIRSettings, SARSettings
+from budgeted.methods.vanilla import Vanilla
+from budgeted.replay import RETRIEVALS, SELECTIONS, SARSettings
 from budgeted.runs.config import RunConfig, read_config
 from tests.markdown import ROOT, anchors, fences, links, run, table_rows
 
@@ -184,24 +185,35 @@ def test_commands_print_what_the_page_shows(
         assert [line.rstrip() for line in capsys.readouterr().out.rstrip().splitlines()] == shown
 
 
+def known_settings() -> set[str]:
+    """Of every part by any name, but the method's own."""
+    parts = [{"freezing": name} for name in POLICIES] + [{"retrieval": name} for name in RETRIEVALS]
+    parts += [{"selection": name} for name in SELECTIONS]
+    names = {name for part in parts for name in setting_names(Vanilla().with_parts(**part))}
+    return {name for name in names if not name.startswith("method.")}
+
+
 def test_every_setting_is_written_down_with_its_default() -> None:
     defaults: dict[str, list[str]] = {}
     parts: list[tuple[str, Any]] = [("learner", LearnerSettings), ("augmentation", Augmentation)]
-    parts += [("retrieval", SARSettings), ("mir", MIRSettings), ("aser", ASERSettings)]
+    parts += [("retrieval", kind.settings_type()) for kind in RETRIEVALS.values()]
+    parts += [("selection", kind.settings_type()) for kind in SELECTIONS.values()]
     parts += [*(("freezing", kind) for kind in POLICIES.values())]
     for part, kind in parts:
-        for item in dataclasses.fields(kind):
+        for item in dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ():
             defaults.setdefault(f"{part}.{item.name}", []).append(str(item.default))
     defaults["augmentation.flip"] = ["by data set"]
     shown = {quoted(row[0])[0]: row[1] for row in table_rows(RUN, "Other settings")}
-    assert set(shown) == {name for policy in POLICIES for name in setting_names(policy)}
+    assert set(shown) == known_settings()
     assert [name for name, default in shown.items() if {default} != set(defaults[name])] == []
 
 
 def test_every_flag_is_written_down_with_its_default() -> None:
     shown = {quoted(row[0])[0]: row[1] for row in table_rows(RUN, "Flags")}
     kinds: tuple[Any, ...] = (RunConfig, Run)
-    fields = [item for kind in kinds for item in dataclasses.fields(kind) if item.name not in ("settings", "run")]
+    fields = [
+        item for kind in kinds for item in dataclasses.fields(kind) if item.name not in ("settings", "sources", "run")
+    ]
     words: dict[Any, str] = {None: "none", False: "off", "": "by data set"}
     expected = {
         f"--{item.name.replace('_', '-')}": str(words.get(item.default, item.default))
@@ -218,7 +230,7 @@ def test_the_config_file_is_read(tmp_path: Path) -> None:
     config = RunConfig.from_mapping(read_config(path), str(path))
     settings = config.build_settings(flips=False)
     assert (config.method, config.eval_every, config.budget().bytes) == ("sar", 50, 400_000)
-    assert (settings.learner.learning_rate, settings.retrieval.normalisation) == (1e-3, "class")
+    assert (settings.learner.learning_rate, settings.retrieval["normalisation"]) == (1e-3, "class")
 
 
 @pytest.mark.parametrize("rule", ["paper", "real"])
@@ -244,7 +256,7 @@ def test_readings_of_sar_are_complete() -> None:
 
 
 def test_deviations_name_settings_that_exist() -> None:
-    known = {name for policy in POLICIES for name in setting_names(policy)}
+    known = known_settings()
     for page in ("al", "sar"):
         rows = table_rows(ROOT / "docs" / "methods" / f"{page}.md", "Deviations")
         assert all(len(row) == 5 for row in rows)

@@ -24,6 +24,7 @@ TOP_TO_BOTTOM = (
     "models",
     "audit",
     "budget",
+    "registry",
     "errors",
 )
 # The audit measures what the others claim, so it shares no code with them and none of them leans on it.

@@ -140,7 +140,7 @@ def test_every_step_charges_the_reference_too(net: str) -> None:
 
 
 def learner_with(**freezing: Any) -> Learner:
-    method = METHODS["vanilla"].with_parts(freezing="egeria")
+    method = METHODS["vanilla"]().with_parts(freezing="egeria")
     settings = Settings(LearnerSettings(batch_size=8, learning_rate=1e-3), freezing=freezing)
     return Learner(network("cnn8"), method, FACTS, slots=12, settings=settings, seed=0)
 

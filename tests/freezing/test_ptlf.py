@@ -211,7 +211,7 @@ def test_every_step_charges_what_it_executes(net: str, monkeypatch: pytest.Monke
 
 
 def learner_with(**freezing: Any) -> Learner:
-    method = METHODS["vanilla"].with_parts(freezing="ptlf")
+    method = METHODS["vanilla"]().with_parts(freezing="ptlf")
     settings = Settings(LearnerSettings(batch_size=8, learning_rate=1e-3), freezing=freezing)
     return Learner(network("cnn8"), method, FACTS, slots=12, settings=settings, seed=0)
 
@@ -239,7 +239,7 @@ def test_resume_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_stream_of_known_length_is_cut_into_equal_stretches() -> None:
     from dataclasses import replace
 
-    method = METHODS["vanilla"].with_parts(freezing="ptlf")
+    method = METHODS["vanilla"]().with_parts(freezing="ptlf")
     for samples, freezing, expected in (
         (1000, {}, 200),
         (1000, {"tasks": 4}, 250),

@@ -39,14 +39,16 @@ def tiny() -> nn.Module:
     return seeded(Tiny)
 
 
-def settings_of(method: Method, batch_size: int = 4, **learner: Any) -> Settings:
+def settings_of(method: Method | type[Method], batch_size: int = 4, **learner: Any) -> Settings:
     return Settings(
         LearnerSettings(batch_size=batch_size, learning_rate=1e-2, **learner),
         freezing=EAGER if method.freezing == "adaptive" else {},
     )
 
 
-def make(method: str | Method, model: nn.Module | None = None, facts: DataFacts = FACTS, **more: Any) -> Learner:
+def make(
+    method: str | Method | type[Method], model: nn.Module | None = None, facts: DataFacts = FACTS, **more: Any
+) -> Learner:
     chosen = METHODS[method] if isinstance(method, str) else method
     given = {"slots": 20, "seed": 0, "settings": settings_of(chosen), **more}
     return Learner(model or cnn8(), chosen, facts, **given)

@@ -16,7 +16,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Learner
 from budgeted.learner.foreseen import per_step
 from budgeted.learner.state import weights_digest
-from budgeted.methods import METHODS
+from budgeted.methods import METHODS, Method
 from tests.bright_rows import FACTS, samples
 from tests.learner.small import cnn8, images, make, settings_of, tiny
 
@@ -25,12 +25,12 @@ def nominal(learner: Learner, rule: Rule) -> int:
     return total(per_step(learner, learner.settings.learner.batch_size).values()).under(rule)
 
 
-SPENDERS = {
+SPENDERS: dict[str, Method | type[Method]] = {
     **METHODS,
-    "vanilla, mir": METHODS["vanilla"].with_parts(retrieval="mir"),
-    "vanilla, aser": METHODS["vanilla"].with_parts(retrieval="aser"),
-    "er, egeria": METHODS["er"].with_parts(freezing="egeria"),
-    "er, ptlf": METHODS["er"].with_parts(freezing="ptlf"),
+    "vanilla, mir": METHODS["vanilla"]().with_parts(retrieval="mir"),
+    "vanilla, aser": METHODS["vanilla"]().with_parts(retrieval="aser"),
+    "er, egeria": METHODS["er"]().with_parts(freezing="egeria"),
+    "er, ptlf": METHODS["er"]().with_parts(freezing="ptlf"),
 }
 LENGTH = 48
 
@@ -78,7 +78,7 @@ def test_when_compute_is_spent_it_goes_on_storing_and_predicting(
     assert spent <= amount
     assert learner.spent_up
     # less is left than the next step, or GDumb's next training, would have cost
-    dearest = max(costs) if not learner.technique.trains else dearest_step(learner, rule)
+    dearest = max(costs) if not learner.method.trains else dearest_step(learner, rule)
     assert amount - spent <= 1.02 * dearest
     assert [record for record in caplog.records if "is spent after" in record.message] == caplog.records
     assert len(caplog.records) == 1
@@ -97,7 +97,7 @@ def test_when_compute_is_spent_it_goes_on_storing_and_predicting(
 def dearest_step(learner: Learner, rule: Rule) -> int:
     """A full step of this learner as it now is, all of its extras included: what it must be able to pay."""
     batch, new = learner.settings.learner.batch_size, learner.stream_batch
-    parts = learner.technique.most(new, batch) + learner.retrieval.most(learner, new, batch)
+    parts = learner.method.most(new, batch) + learner.retrieval.most(learner, new, batch)
     return (learner.freezing.most(learner.example(batch)) + parts).under(rule)
 
 
@@ -107,7 +107,7 @@ class Foreseeing(Learner):
     def _step(self) -> None:
         batch, new = self.settings.learner.batch_size, min(len(self._waiting), self.stream_batch)
         batch = new + min(batch - new, len(self.memory))
-        most = self.freezing.most(self.example(batch)) + self.technique.most(new, batch)
+        most = self.freezing.most(self.example(batch)) + self.method.most(new, batch)
         most += self.retrieval.most(self, new, batch)
         before = self.ledger.spent
         super()._step()
@@ -129,10 +129,10 @@ def test_no_step_costs_more_than_was_foreseen_and_none_much_less(name: str) -> N
     assert learner.steps > 40
 
 
-SAVING = {
-    "constant": METHODS["vanilla"].with_parts(freezing="constant"),
+SAVING: dict[str, Method | type[Method]] = {
+    "constant": METHODS["vanilla"]().with_parts(freezing="constant"),
     "adaptive": METHODS["al-sar"],
-    "er, constant": METHODS["er"].with_parts(freezing="constant"),
+    "er, constant": METHODS["er"]().with_parts(freezing="constant"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def test_each_row_is_the_gradient_of_one_samples_loss() -> None:
 
 def test_frozen_blocks_have_them_too() -> None:
     own = LearnerSettings(batch_size=8, sampled_fraction=0.05, sampled_mode="evaluation")
-    frozen = replace(METHODS["sar"], freezing="constant")
+    frozen = METHODS["sar"](freezing="constant")
     learner = learner_of(frozen, "tiny", settings=Settings(own, freezing={"n": 1}))
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 

@@ -17,7 +17,8 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.generators import NAMES, Generators
 from budgeted.learner.state import numbers_of, tensors_of, weights_digest
-from budgeted.methods import METHODS
+from budgeted.methods import METHODS, Method, Step
+from budgeted.methods.al_sar import AL
 from tests.bright_rows import FACTS, samples
 from tests.learner.small import cnn8, images, make, settings_of, tiny
 
@@ -26,20 +27,22 @@ from tests.learner.small import cnn8, images, make, settings_of, tiny
 
 def longest_wait(learner: Learner) -> int:
     """Arrivals after which every iteration due has been run."""
-    if not learner.technique.trains:
+    if not learner.method.trains:
         return 10  # until the next evaluation of the test (GDumb)
-    waiting = max(1, learner.stream_batch * learner.technique.choices)
+    waiting = max(1, learner.stream_batch * learner.method.choices)
     withheld = (
         1 if learner.method.name == "bic" else 0
     )  # every tenth sample of a class: the next one runs its iterations
     return waiting + withheld
 
 
-MIXTURES = {
+MIXTURES: dict[str, Method | type[Method]] = {
     **METHODS,
-    "er with everything": METHODS["er"].with_parts(retrieval="sar", freezing="adaptive"),
-    "vanilla, constant, class-balanced": METHODS["vanilla"].with_parts(freezing="constant", retrieval="class-balanced"),
-    "sar, random": METHODS["sar"].with_parts(freezing="random"),
+    "er with everything": METHODS["er"]().with_parts(retrieval="sar", freezing="adaptive"),
+    "vanilla, constant, class-balanced": METHODS["vanilla"]().with_parts(
+        freezing="constant", retrieval="class-balanced"
+    ),
+    "sar, random": METHODS["sar"]().with_parts(freezing="random"),
 }
 
 
@@ -336,10 +339,10 @@ def test_a_method_keeps_the_parts_that_define_it() -> None:
         ("sar", "retrieval", "uniform"),
     ):
         with pytest.raises(BudgetedError, match=f"method '{name}' defines its own {part} .*leave --{part} out"):
-            METHODS[name].with_parts(**{part: other})
-    assert METHODS["al-sar"].with_parts(freezing="adaptive", retrieval="sar", selection=None) == METHODS["al-sar"]
-    assert METHODS["al"].with_parts(retrieval="sar").retrieval == "sar"
-    mixed = METHODS["er"].with_parts(freezing="linear", retrieval="class-balanced", selection="greedy-balanced")
+            METHODS[name]().with_parts(**{part: other})
+    assert METHODS["al-sar"]().with_parts(freezing="adaptive", retrieval="sar", selection=None) == METHODS["al-sar"]()
+    assert METHODS["al"]().with_parts(retrieval="sar").retrieval == "sar"
+    mixed = METHODS["er"]().with_parts(freezing="linear", retrieval="class-balanced", selection="greedy-balanced")
     assert (mixed.freezing, mixed.retrieval, mixed.selection) == ("linear", "class-balanced", "greedy-balanced")
     assert METHODS["er"].freezing == "none"  # a new method, not a changed one
 
@@ -347,14 +350,14 @@ def test_a_method_keeps_the_parts_that_define_it() -> None:
 @pytest.mark.parametrize("part", ["freezing", "retrieval", "selection"])
 def test_unknown_parts_are_named(part: str) -> None:
     with pytest.raises(UnknownName, match=r"unknown .* 'adaptve'"):
-        make(METHODS["vanilla"].with_parts(**{part: "adaptve"}), tiny())
+        make(METHODS["vanilla"]().with_parts(**{part: "adaptve"}), tiny())
 
 
 @pytest.mark.parametrize("freezing", ["none", "constant", "linear", "random", "adaptive"])
 @pytest.mark.parametrize("retrieval", ["uniform", "class-balanced", "sar"])
 @pytest.mark.parametrize("name", ["vanilla", "er"])
 def test_every_method_takes_every_part_that_it_does_not_define(name: str, retrieval: str, freezing: str) -> None:
-    method = METHODS[name].with_parts(retrieval=retrieval, freezing=freezing)
+    method = METHODS[name]().with_parts(retrieval=retrieval, freezing=freezing)
     learner = make(method, tiny(), facts=dataclasses.replace(FACTS, samples=8))
     for image, label in samples(8):
         learner.learn(image, label)
@@ -363,10 +366,11 @@ def test_every_method_takes_every_part_that_it_does_not_define(name: str, retrie
 
 
 def test_another_loss_is_a_method_of_its_own() -> None:
-    def squared(logits: Tensor, labels: Tensor) -> Tensor:
-        return (logits - nn.functional.one_hot(labels, logits.shape[1])).square().mean()
+    class Squared(AL):
+        def loss(self, step: Step, logits: Tensor) -> Tensor:
+            return (logits - nn.functional.one_hot(step.labels, logits.shape[1])).square().mean()
 
-    learner = make(dataclasses.replace(METHODS["al"], name="mine", loss=squared), tiny())
+    learner = make(Squared, tiny())
     for image, label in samples(12):
         learner.learn(image, label)
     assert learner.last is not None

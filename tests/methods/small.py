@@ -50,7 +50,7 @@ def network(name: str = "mlp", seed: int = 0) -> nn.Module:
     return seeded(Tiny, seed) if name == "tiny" else models.build(name, classes=1, input_shape=SHAPE, seed=seed)
 
 
-def learner_of(method: Method, model: str = "mlp", batch_size: int = 8, **more: Any) -> Learner:
+def learner_of(method: Method | type[Method], model: str = "mlp", batch_size: int = 8, **more: Any) -> Learner:
     own = Settings(LearnerSettings(batch_size=batch_size, learning_rate=1e-3), method=more.pop("own", {}))
     given = {"slots": 12, "seed": 0, "settings": own, **more}
     return Learner(network(model), method, given.pop("facts", FACTS), **given)

@@ -15,22 +15,24 @@ from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
-from budgeted.methods import METHODS
-from budgeted.replay import AdversarialShapley, ASERSettings, ShapleySelection
+from budgeted.methods import METHODS, Method
+from budgeted.methods.aser import ASER
+from budgeted.replay import AdversarialShapley, ShapleySelection
 from budgeted.replay.aser import decisions, of_every_class
 from budgeted.replay.shapley import features_of, shapley_values
 from tests.bright_rows import SHAPE, samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
-COMPOSED = {
+COMPOSED: dict[str, Method | type[Method]] = {
     "aser": METHODS["aser"],
-    "vanilla": METHODS["vanilla"].with_parts(retrieval="aser", selection="aser"),
+    "vanilla": METHODS["vanilla"]().with_parts(retrieval="aser", selection="aser"),
 }
 
 
 def settings(**aser: object) -> Settings:
-    chosen = ASERSettings(**{"per_class": 2, "candidates": 8, **aser})  # type: ignore[arg-type]
-    return Settings(LearnerSettings(batch_size=8, learning_rate=1e-2), aser=chosen)
+    chosen = {"per_class": 2, "candidates": 8, **aser}
+    in_memory = {} if "score" in aser else chosen
+    return Settings(LearnerSettings(batch_size=8, learning_rate=1e-2), selection=in_memory, retrieval=chosen)
 
 
 def taught(name: str = "aser", count: int = 40, slots: int = 20, model: str = "mlp", **aser: object) -> Learner:
@@ -248,7 +250,7 @@ def test_a_class_that_appears_late() -> None:
 )
 def test_bad_settings_are_one_line(key: str, value: str) -> None:
     with pytest.raises(BudgetedError) as refused:
-        from_pairs({f"aser.{key}": value}, "none", flips=False)
+        learner_of(ASER, settings=from_pairs({f"retrieval.{key}": value}, ASER(), flips=False))
     assert key in str(refused.value)
     assert "\n" not in str(refused.value)
     with pytest.raises(BudgetedError, match=r"meet\(\) before draw"):

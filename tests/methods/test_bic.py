@@ -28,8 +28,8 @@ SOON = {"every": 3, "validation": 2}  # so that a short stream withholds some of
 
 
 def technique_of(learner: Learner) -> BiasCorrection:
-    assert isinstance(learner.technique, BiasCorrection)
-    return learner.technique
+    assert isinstance(learner.method, BiasCorrection)
+    return learner.method
 
 
 def answers(count: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -126,7 +126,7 @@ def test_the_loss_is_the_hand_written_one(correction: Correction) -> None:
     step = Step(5, np.zeros(0, np.int64), images, labels, {})
     loss = technique.loss(step, logits)
     (gradient,) = torch.autograd.grad(loss, logits)
-    old = {name.removeprefix("teacher."): value for name, value in technique.state().items() if "teacher." in name}
+    old = technique._teacher
     hidden = torch.relu(images.flatten(1) @ old["stem.1.weight"].T + old["stem.1.bias"])
     answers = hidden @ old["head.weight"].T + old["head.bias"]
     if correction is not IDENTITY:
@@ -153,7 +153,7 @@ def test_the_teacher_answers_with_its_own_correction() -> None:
     learner.before_prediction()
     assert technique._taught == fitted
     other = learner_of(BIC, own=SOON)
-    other.technique.load_state(technique.state())
+    other.method.load_state(technique.state())
     assert technique_of(other)._taught == fitted
 
 
@@ -163,7 +163,7 @@ def test_the_teacher_is_the_model_at_the_boundary_and_stays() -> None:
     learner.end_task()
     at_boundary = {name: value.clone() for name, value in learner.model.state_dict().items()}
     feed(learner, 24, 48)
-    kept = {name.removeprefix("teacher."): value for name, value in technique_of(learner).state().items()}
+    kept = technique_of(learner)._teacher
     for name, value in at_boundary.items():
         assert torch.equal(kept[name], value)
         assert not torch.equal(learner.model.state_dict()[name], value)
@@ -258,10 +258,12 @@ def test_bytes_are_what_is_kept() -> None:
     learner.before_prediction()
     assert learner.nbytes() == before
     saved = tensors_of(learner)
-    kept = sum(t.numel() * t.element_size() for name, t in saved.items() if name.startswith("technique."))
-    rows = len(saved["technique.teacher.head.weight"])  # the others of the four classes are reserved
+    own = [key for key in saved if key.startswith("method.") and not key.endswith("plain")]
+    kept = sum(saved[key].numel() * saved[key].element_size() for key in own)
+    rows = len(saved["method._teacher.head.weight"])  # the others of the four classes are reserved
     missing = (4 - rows) * 4 * (learner.head.in_features + 1)
-    assert learner.nbytes_by_item()["technique"] == kept + missing
+    numbers = 8 * (2 + 2 * 3 + 1)  # classes at the boundaries, two corrections, whether it teaches
+    assert learner.nbytes_by_item()["method"] == kept + missing + numbers
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn8"])  # the teacher's convolutions keep their memory format
@@ -275,7 +277,7 @@ def test_a_correction_survives_saving() -> None:
     learner = taught_learner()
     learner.before_prediction()
     other = learner_of(BIC, own=SOON)
-    other.technique.load_state(learner.technique.state())
+    other.method.load_state(learner.method.state())
     assert technique_of(other)._correction == technique_of(learner)._correction
     assert technique_of(other)._correction.alpha != 1
 

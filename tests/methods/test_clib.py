@@ -55,7 +55,7 @@ def test_when_slots_are_given_up_the_least_important_of_the_largest_go() -> None
 
 
 def test_a_selection_without_importances_is_refused() -> None:
-    learner = learner_of(METHODS["vanilla"].with_parts(selection="least-important"), slots=2)
+    learner = learner_of(METHODS["vanilla"]().with_parts(selection="least-important"), slots=2)
     *first, (image, label) = samples(3)
     for each in first:
         learner.learn(*each)
@@ -124,8 +124,8 @@ def test_a_newcomer_starts_as_its_class_and_is_not_compared_with_who_left() -> N
 
 def follower(**settings: Any) -> SampleWiseImportance:
     learner = learner_of(CLIB, own={"rate_period": 1, "rate_turns": 4, **settings})
-    assert isinstance(learner.technique, SampleWiseImportance)
-    return learner.technique
+    assert isinstance(learner.method, SampleWiseImportance)
+    return learner.method
 
 
 @pytest.mark.parametrize(("better", "moves"), [("lower", 0.95), ("higher", 1 / 0.95)])
@@ -139,7 +139,7 @@ def test_the_rate_moves_to_the_one_that_lets_the_loss_fall_faster(better: str, m
         assert groups[0]["lr"] == pytest.approx(start / 0.95 if higher else start * 0.95)
         technique._follow((1.0 if higher == (better == "higher") else 0.2) + 0.01 * float(noise.random()))
     assert technique._rate == pytest.approx(start * moves)
-    assert technique._falls == ([], [])
+    assert technique._turns == [0, 0]
 
 
 def test_the_rate_stays_when_neither_is_better() -> None:
@@ -147,8 +147,8 @@ def test_the_rate_stays_when_neither_is_better() -> None:
     for fall in [1.0, 1.0, 2.0, 2.0] * 10:
         technique._follow(fall)
     assert technique._rate == pytest.approx(1e-3)
-    assert max(map(len, technique._falls)) <= 4
-    assert better_by_chance([1.0, 1.0], [1.0, 1.0]) == 0.5
+    assert max(technique._turns) <= 4
+    assert better_by_chance(np.ones(2), np.ones(2)) == 0.5
     fixed = follower(adaptive_rate=False)
     for _ in range(40):
         fixed._follow(1.0)
@@ -177,9 +177,8 @@ def test_bytes_are_what_is_kept() -> None:
         learner.learn(image, label)
     assert learner.nbytes() == before
     assert learner.nbytes_by_item()["memory"] == 30 * (64 + 1 + 4 + 4 + 1)
-    kept = sum(tensor.numel() * tensor.element_size() for tensor in learner.technique.state().values())
-    assert learner.nbytes_by_item()["technique"] >= kept
-    assert learner.nbytes_by_item()["technique"] - kept <= 16  # a pair makes room before the next comes
+    # the falls of ten turns of each rate; the rate, this turn's fall, two counters, and how many turns there are
+    assert learner.nbytes_by_item()["method"] == 8 * (2 * 10 + 4 + 2)
 
 
 @pytest.mark.parametrize(

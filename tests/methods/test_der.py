@@ -27,7 +27,7 @@ NAN = math.nan
 
 
 def technique(**own: float) -> DarkExperienceReplay:
-    found = learner_of(DER, own=own).technique
+    found = learner_of(DER, own=own).method
     assert isinstance(found, DarkExperienceReplay)
     return found
 
@@ -116,7 +116,7 @@ def test_a_sample_stored_without_a_step_has_no_logits() -> None:
 def test_replacing_a_sample_replaces_its_logits() -> None:
     learner = learner_of(DER, slots=3)
     feed(learner, 0, 30)
-    technique = learner.technique
+    technique = learner.method
     technique.stored(1, None)
     kept = learner.memory.gather(np.arange(3)).columns[LOGITS]
     assert kept[1].isnan().all()
@@ -130,7 +130,7 @@ def test_it_charges_what_it_executes(model: str) -> None:
 
 @pytest.mark.parametrize("parts", [{"retrieval": "sar"}, {"freezing": "adaptive"}])
 def test_other_parts_fit(parts: dict[str, str]) -> None:
-    assert_charged_as_executed(learner_of(DER.with_parts(**parts), "tiny"), count=24)
+    assert_charged_as_executed(learner_of(DER().with_parts(**parts), "tiny"), count=24)
 
 
 def test_a_logit_is_four_bytes_in_every_slot() -> None:

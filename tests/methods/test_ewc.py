@@ -20,6 +20,7 @@ from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
 from budgeted.methods.ewc import ElasticWeightConsolidation
 from tests.bright_rows import FACTS
+from tests.methods import small
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 EWC = METHODS["ewc"]
@@ -27,8 +28,8 @@ TASK = 12
 
 
 def technique_of(learner: Learner) -> ElasticWeightConsolidation:
-    assert isinstance(learner.technique, ElasticWeightConsolidation)
-    return learner.technique
+    assert isinstance(learner.method, ElasticWeightConsolidation)
+    return learner.method
 
 
 def after_a_task(**more: object) -> tuple[Learner, ElasticWeightConsolidation]:
@@ -154,7 +155,7 @@ def test_a_class_that_comes_late_is_free() -> None:
 
 
 def test_frozen_blocks_are_left_alone() -> None:
-    learner = learner_of(EWC.with_parts(freezing="constant"), "tiny")
+    learner = learner_of(EWC().with_parts(freezing="constant"), "tiny")
     feed(learner, 0, TASK, TASK)
     frozen = [name for name, values in technique_of(learner).fisher.items() if not values.any()]
     assert frozen
@@ -186,8 +187,21 @@ def test_bytes_are_those_of_what_is_kept() -> None:
     learner, technique = after_a_task()
     feed(learner, TASK, 3 * TASK)  # all declared classes have come
     kept = [tensor for name, tensor in technique.state().items() if "." in name]
-    assert learner.nbytes_by_item()["technique"] == sum(tensor.nbytes for tensor in kept)
-    assert learner.nbytes_by_item()["technique"] == learner_of(EWC).nbytes_by_item()["technique"]  # reserved
+    numbers = 2 * 8  # how many steps are averaged, and whether there is an anchor
+    assert learner.nbytes_by_item()["method"] == sum(tensor.nbytes for tensor in kept) + numbers
+    assert learner.nbytes_by_item()["method"] == learner_of(EWC).nbytes_by_item()["method"]  # reserved
+
+
+def test_what_is_not_trained_is_not_kept() -> None:
+    """A frozen backbone has no Fisher information, and none of its bytes are counted."""
+    learner = learner_of(EWC, "tiny")
+    whole = learner.nbytes_by_item()["method"]
+    model = small.Tiny()
+    for parameter in model.stem.parameters():
+        parameter.requires_grad_(False)
+    rest = Learner(model, EWC, FACTS, slots=12, settings=learner.settings)
+    stem = sum(parameter.numel() * 4 for parameter in model.stem.parameters())
+    assert rest.nbytes_by_item()["method"] == whole - 3 * stem
 
 
 def test_undeclared_classes_take_slots_and_are_refused_before_anything_changes() -> None:
@@ -220,7 +234,7 @@ def test_slots_at_the_papers_budget() -> None:
 def test_it_resumes_exactly(tmp_path: Path) -> None:
     learner = learner_of(EWC, own={"window": 7})
     assert_resumes_exactly(learner, tmp_path / "saved", at=17, end=34, task=TASK)
-    assert "technique.anchor.head.weight" in tensors_of(learner)
+    assert "method.anchor.head.weight" in tensors_of(learner)
 
 
 @pytest.mark.parametrize("own", [{"strength": -1.0}, {"window": 0}])

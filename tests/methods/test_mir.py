@@ -15,13 +15,16 @@ from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
-from budgeted.methods import METHODS
-from budgeted.replay import MIRSettings
+from budgeted.methods import METHODS, Method
+from budgeted.methods.mir import MIR
 from tests.bright_rows import samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, network
 
-COMPOSED = {"mir": METHODS["mir"], "vanilla": METHODS["vanilla"].with_parts(retrieval="mir")}
-FEW = Settings(LearnerSettings(batch_size=8, learning_rate=1e-2), mir=MIRSettings(candidates=15))
+COMPOSED: dict[str, Method | type[Method]] = {
+    "mir": METHODS["mir"],
+    "vanilla": METHODS["vanilla"]().with_parts(retrieval="mir"),
+}
+FEW = Settings(LearnerSettings(batch_size=8, learning_rate=1e-2), retrieval={"candidates": 15})
 
 
 def taught(name: str = "mir", model: str = "mlp", count: int = 40) -> Learner:
@@ -110,15 +113,14 @@ def test_resume_is_exact(name: str, tmp_path: Path) -> None:
     """A class appears late, samples wait, slots are given up as it comes."""
     learner = learner_of(COMPOSED[name], settings=FEW, slots=20)
     assert_resumes_exactly(learner, tmp_path / "saved", 18, 32)
-    assert learner.settings.mir.candidates == 15
+    assert learner.settings.retrieval == {"candidates": 15}
     assert learner.head.out_features == 4
 
 
 def test_bytes_are_those_of_er() -> None:
     assert learner_of(METHODS["mir"]).nbytes_by_item() == learner_of(METHODS["er"]).nbytes_by_item()
     learner = taught("vanilla")
-    assert learner.nbytes_by_item()["retrieval"] == 4 * 8 == learner.retrieval.state()["latest"].numel() * 8
-    assert "retrieval" not in learner.nbytes_by_item("paper")
+    assert learner.nbytes_by_item()["retrieval"] == 4 * 8 == 8 * len(learner.retrieval._latest)  # type: ignore[attr-defined]
 
 
 def test_a_compute_budget_holds() -> None:
@@ -129,11 +131,13 @@ def test_a_compute_budget_holds() -> None:
     assert 0.3 * whole < learner.ledger.spent.real <= whole // 2
 
 
-@pytest.mark.parametrize("pairs", [{"mir.candidates": "0"}, {"mir.candidates": "some"}, {"mir.candidate": "3"}])
+@pytest.mark.parametrize(
+    "pairs", [{"retrieval.candidates": "0"}, {"retrieval.candidates": "some"}, {"retrieval.candidate": "3"}]
+)
 def test_bad_settings_are_one_line(pairs: dict[str, str]) -> None:
     with pytest.raises(BudgetedError, match="candidates") as refused:
-        from_pairs(pairs, "none", flips=False)
+        learner_of(MIR, settings=from_pairs(pairs, MIR(), flips=False))
     assert "\n" not in str(refused.value)
-    assert from_pairs({"mir.candidates": "7"}, "none", flips=False).mir == MIRSettings(7)
+    assert from_pairs({"retrieval.candidates": "7"}, MIR(), flips=False).retrieval == {"candidates": 7}
     with pytest.raises(BudgetedError, match="defines its own retrieval"):
-        METHODS["mir"].with_parts(retrieval="uniform")
+        METHODS["mir"]().with_parts(retrieval="uniform")

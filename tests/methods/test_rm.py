@@ -21,8 +21,8 @@ RM = METHODS["rm"]
 
 
 def technique_of(learner: Learner) -> RainbowMemory:
-    assert isinstance(learner.technique, RainbowMemory)
-    return learner.technique
+    assert isinstance(learner.method, RainbowMemory)
+    return learner.method
 
 
 @pytest.mark.parametrize(("count", "quota"), [(10, 10), (10, 9), (10, 4), (7, 3), (12, 1), (5, 0)])
@@ -73,7 +73,7 @@ def test_a_full_memory_is_thinned_by_the_definition(monkeypatch: pytest.MonkeyPa
         images = learner.memory.gather(slots).samples
         return np.array([given.setdefault(image.numpy().tobytes(), float(image[0, 0, 0])) for image in images])
 
-    monkeypatch.setattr(learner.technique, "uncertainty", made_up)
+    monkeypatch.setattr(learner.method, "uncertainty", made_up)
     stream = [*samples(20)]
     for image, label in stream[:16]:
         learner.learn(image, label)

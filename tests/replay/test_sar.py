@@ -351,11 +351,13 @@ def test_bytes_are_those_of_what_is_kept() -> None:
         (SARSettings(similarity="class_gradient"), 4 * 10 * (DIMENSION + 3)),
     ):
         sar = SimilarityAwareRetrieval(how, classes=10, coordinates=DIMENSION)
-        assert sar.nbytes("paper") == 400
-        assert sar.nbytes() == 400 + 10 * (8 + 8 + 1) + extra
-        kept = [t for name, t in sar.state().items() if name not in ("counters", "frequency.scale")]
-        assert sar.nbytes() == sum(tensor.nbytes for tensor in kept)
-    assert SimilarityAwareRetrieval(SARSettings(frequency="use"), classes=10).nbytes("paper") == 0
+        numbers = 4 * 8  # the scale, and three counters
+        assert sar.similarity is not None
+        assert sar.similarity.matrix.nbytes == 400
+        assert sar.nbytes() == 400 + 10 * (8 + 8 + 1) + extra + numbers
+        kept = [t for name, t in sar.state().items() if not name.endswith("plain")]
+        assert sar.nbytes() == sum(tensor.nbytes for tensor in kept) + numbers
+    assert SimilarityAwareRetrieval(SARSettings(frequency="use"), classes=10).similarity is None
 
 
 def test_price_is_small_and_does_not_grow_with_the_memory() -> None:

@@ -76,16 +76,16 @@ class Multiplier:
     averaged_over: str
 
 
-def period_of(method: Method, setup: Setup, slots: int) -> Period:
+def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
     """What repeats itself: a stream batch, a thinning of the memory, a refresh of the Fisher traces."""
-    waiting = int(setup.batch_size * method.stream_share) * method.technique.choices
-    if not method.technique.trains:
+    waiting = int(setup.batch_size * method.stream_share) * method.choices
+    if not method.trains:
         passes = -(-slots // setup.batch_size)
         return Period(passes, what="a training for an evaluation, over the steps that were due")
-    if issubclass(method.technique, RainbowMemory):
+    if issubclass(method, RainbowMemory):
         emptied = int(slots * RainbowMemory.spare)
         return Period(emptied, what=f"a thinning: {RainbowMemory.spare:.0%} of the slots' worth of samples")
-    if method.freezing != "none":
+    if isinstance(method.freezing, str) and method.freezing != "none":
         return policy_period(method.freezing)
     if method.name in _WHOLE_MEMORY:
         every = SampleWiseImportance.importance_period
@@ -98,10 +98,10 @@ def period_of(method: Method, setup: Setup, slots: int) -> Period:
     return Period(waiting, what=what)
 
 
-def multipliers(methods: Sequence[Method], setup: Setup) -> Iterator[Multiplier]:
+def multipliers(methods: Sequence[type[Method]], setup: Setup) -> Iterator[Multiplier]:
     """One after the other: each takes from seconds to a minute."""
     for method in methods:
-        sides, period = _measured(method, setup)
+        sides, period = _measured(method.name, setup)
         over_er = {rule: sum(_per_iteration(sides, setup, rule).values()) / of_er(setup, rule) for rule in RULES}
         costs = _per_iteration(sides, setup, "real")
         by_purpose = {purpose: cost / of_er(setup, "real") for purpose, cost in costs.items() if cost}
@@ -117,12 +117,13 @@ def multipliers(methods: Sequence[Method], setup: Setup) -> Iterator[Multiplier]
 
 def of_er(setup: Setup, rule: Rule) -> float:
     """An iteration of ER."""
-    return sum(_per_iteration(_measured(METHODS["er"], setup)[0], setup, rule).values())
+    return sum(_per_iteration(_measured("er", setup)[0], setup, rule).values())
 
 
 @cache
-def _measured(method: Method, setup: Setup) -> tuple[tuple[Side, ...], Period]:
+def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
     """Both sides of the first boundary; just one if the method needs none."""
+    method = METHODS[name]
     slots = setup.slots
     if method.name in _WHOLE_MEMORY:
         planned = slot_row(method, setup.dataset, setup.model, setup.budget, setup.batch_size)
@@ -199,7 +200,7 @@ def policy_costs(setup: Setup) -> Iterator[PolicyCost]:
     info = streams.info(setup.dataset)
     facts = facts_of(info)
     for policy in POLICIES:
-        method, period = METHODS["vanilla"].with_parts(freezing=policy), policy_period(policy)
+        method, period = METHODS["vanilla"]().with_parts(freezing=policy), policy_period(policy)
         settings = Settings(LearnerSettings(batch_size=setup.batch_size))
         # a task as short as what PTLF does in it; the work is then spread over a whole one
         short = replace(settings, freezing={"stretch": period.steps}) if policy == "ptlf" else settings

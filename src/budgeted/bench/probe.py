@@ -69,7 +69,7 @@ class Probe:
 
     def __init__(
         self,
-        method: Method,
+        method: Method | type[Method],
         facts: DataFacts,
         model: str,
         *,
@@ -113,7 +113,7 @@ class Probe:
     @property
     def _progress(self) -> int:
         """Steps so far: run with the stream, or due if the method runs none then."""
-        return self.learner.steps if self.learner.technique.trains else self.learner.due
+        return self.learner.steps if self.learner.method.trains else self.learner.due
 
     def _counted(self, act: Callable[[], None]) -> Spent:
         ledger = self.learner.ledger

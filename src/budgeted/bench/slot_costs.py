@@ -49,7 +49,7 @@ class SlotRow:
         return self.under[rule].slots if rule in self.under else None
 
 
-def slot_row(method: Method, dataset: str, model: str, budget: int, batch_size: int) -> SlotRow:
+def slot_row(method: type[Method], dataset: str, model: str, budget: int, batch_size: int) -> SlotRow:
     """What `budgeted plan` gives for one method; needs no data on disk."""
     info = streams.info(dataset)
     known = PAPER_SETTINGS.get(dataset)
@@ -72,7 +72,7 @@ def slot_row(method: Method, dataset: str, model: str, budget: int, batch_size: 
     return SlotRow(dataset, model, budget, batch_size, method.name, under, printed, reason)
 
 
-def paper_rows(methods: Iterable[Method]) -> list[SlotRow]:
+def paper_rows(methods: Iterable[type[Method]]) -> list[SlotRow]:
     """All methods within every byte budget that the paper's tables imply."""
     return [
         slot_row(method, each.dataset, each.model, each.budget, each.batch_size)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from budgeted.errors import BudgetedError
+from budgeted.registry import short as short_name
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import CONFIG, ENVIRONMENT, RECORDS, SUMMARY, read_json, write_json
 
@@ -59,7 +60,7 @@ def _config_in(folder: Path) -> dict[str, Any]:
 
 def _name(config: RunConfig) -> str:
     short = hashlib.sha256(identity(replace(config, seed=0).to_json()).encode()).hexdigest()[:8]
-    return f"{config.method}-{Path(config.dataset).stem}-{config.stream}-{short}-seed{config.seed}"
+    return f"{short_name(config.method)}-{Path(config.dataset).stem}-{config.stream}-{short}-seed{config.seed}"
 
 
 def sweep(

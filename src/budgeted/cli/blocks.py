@@ -11,10 +11,11 @@ from rich import box
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from budgeted import models
 from budgeted.budget import RULES, Cost, format_bytes, total
 from budgeted.budget.units import UNIT_OF_RULE
 from budgeted.cli.console import wide_console
-from budgeted.cli.model_argument import build_model, parse_shape
+from budgeted.cli.model_argument import parse_shape
 from budgeted.freezing import StepPrices
 
 
@@ -43,7 +44,7 @@ class Blocks:
 
     def run_(self) -> None:
         shape = parse_shape(self.input)
-        model = build_model(self.model, self.classes, shape).train()
+        model = models.build(self.model, classes=self.classes, input_shape=shape).train()
         prices = StepPrices(model, loss=None, granularity=self.granularity)
         example = prices.forward([torch.empty(max(2, self.batch), *shape)])
         chain = prices.chain(example)

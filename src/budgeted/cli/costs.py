@@ -16,7 +16,7 @@ from budgeted.bench.published import paper_setting
 from budgeted.bench.slot_costs import paper_rows, slot_row
 from budgeted.budget import parse_bytes
 from budgeted.errors import BudgetedError
-from budgeted.methods import METHODS, method
+from budgeted.methods import METHODS
 
 What = Literal["slots", "multipliers", "policies", "all"]
 
@@ -57,7 +57,7 @@ class Costs:
     def run_(self) -> None:
         if self.csv is not None and not self.csv.parent.is_dir():
             raise BudgetedError(f"cannot write {self.csv}: there is no folder {self.csv.parent}")
-        chosen = [method(name) for name in self.methods] or list(METHODS.values())
+        chosen = [METHODS[name] for name in self.methods] or list(METHODS.values())
         setup = self._setup()
         costs = Tables(setup)
         if self.what in ("slots", "all"):

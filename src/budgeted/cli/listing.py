@@ -15,18 +15,18 @@ from budgeted import models, streams
 from budgeted.bench.recipes import RECIPES
 from budgeted.cli.console import wide_console
 from budgeted.freezing.registry import POLICIES
-from budgeted.learner.parts import RETRIEVALS
 from budgeted.methods import METHODS
+from budgeted.replay import RETRIEVALS, SELECTIONS
 
-What = Literal["methods", "datasets", "models", "freezing", "retrieval", "streams", "recipes"]
+What = Literal["methods", "datasets", "models", "freezing", "retrieval", "selection", "streams", "recipes"]
 
 
 @dataclass(frozen=True)
 class List:
-    """List the methods, data sets, models, freezing policies, retrievals, streams or recipes there are."""
+    """List the methods, data sets, models, freezing policies, retrievals, selections, streams or recipes there are."""
 
-    what: Annotated[Positional[What], arg(metavar="{methods,datasets,models,freezing,retrieval,streams,recipes}")]
-    """What to list."""
+    what: Annotated[Positional[What], arg(metavar="WHAT")]
+    """What to list: methods, datasets, models, freezing, retrieval, selection, streams or recipes."""
     json: bool = False
     """Print JSON for a script."""
 
@@ -47,7 +47,7 @@ def _methods() -> list[dict[str, Any]]:
     return [
         {
             "name": method.name,
-            "summary": method.summary,
+            "summary": method.summary(),
             "selection": method.selection,
             "retrieval": method.retrieval,
             "freezing": method.freezing,
@@ -83,7 +83,8 @@ _ROWS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "datasets": _datasets,
     "models": lambda: [{"name": name, "summary": models.describe(name)} for name in models.names()],
     "freezing": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()],
-    "retrieval": lambda: [{"name": name, "summary": summary} for name, summary in RETRIEVALS.items()],
+    "retrieval": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in RETRIEVALS.items()],
+    "selection": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in SELECTIONS.items()],
     "streams": lambda: [{"name": name} for name in streams.order_names()],
     "recipes": _recipes,
 }

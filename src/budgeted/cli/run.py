@@ -19,6 +19,7 @@ from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 from budgeted.budget import format_bytes, format_compute
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
+from budgeted.registry import short
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
 
@@ -71,7 +72,8 @@ class Run:
         if self.accept_other_arithmetic:
             raise BudgetedError("--accept-other-arithmetic is for a run that goes on: give --resume FOLDER with it")
         config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
-        path = self.out or Path("runs") / f"{config.method}-{Path(config.dataset).stem}-{config.stream}-{config.seed}"
+        name = f"{short(config.method)}-{Path(config.dataset).stem}-{config.stream}-{config.seed}"
+        path = self.out or Path("runs") / name
         return runs.start(config, path, shown.report), path
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from budgeted.errors import BudgetedError, UnknownName
+from budgeted.errors import BudgetedError
 from budgeted.freezing.adaptive import AdaptivePrefix
 from budgeted.freezing.egeria import Egeria
 from budgeted.freezing.policies import ConstantPrefix, FreezingPolicy, LinearPrefix, NeverFreeze, RandomPrefix
 from budgeted.freezing.ptlf import TaskCorrelated
+from budgeted.registry import Registry
 
-POLICIES: dict[str, type[FreezingPolicy]] = {
+POLICIES: Registry[type[FreezingPolicy]] = Registry("freezing policy", "freezing")
+for _name, _kind in {
     "none": NeverFreeze,
     "constant": ConstantPrefix,
     "linear": LinearPrefix,
@@ -18,14 +20,14 @@ POLICIES: dict[str, type[FreezingPolicy]] = {
     "adaptive": AdaptivePrefix,
     "egeria": Egeria,
     "ptlf": TaskCorrelated,
-}
+}.items():
+    POLICIES.register(_name)(_kind)
 
 
 def policy(name: str, **settings: Any) -> FreezingPolicy:
     """Build a policy by name, as in `policy("constant", n=4)`."""
-    if name not in POLICIES:
-        raise UnknownName("freezing policy", name, POLICIES)
+    kind = POLICIES[name]
     try:
-        return POLICIES[name](**settings)
+        return kind(**settings)
     except TypeError as error:
         raise BudgetedError(f"freezing policy {name!r}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -20,17 +21,30 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
     head = learner.head
     rows = max(head.out_features, learner.data.classes or 0) - head.out_features
     parameters = sum(p.numel() * p.element_size() for p in learner.model.parameters()) + rows * _row_bytes(learner)
-    waiting = learner.stream_batch * learner.technique.choices
+    waiting = learner.stream_batch * learner.method.choices
     items = {
         "parameters": parameters,
         "buffers": sum(b.numel() * b.element_size() for b in learner.model.buffers()),
         "memory": learner.memory.nbytes(rule),
         "stream batch": waiting * bytes_per_slot(learner.memory.columns[:2], rule),
-        "retrieval": learner.retrieval.nbytes(rule),
-        "technique": learner.technique.nbytes(rule) + learner.technique.copies(rule) * parameters,
+        "selection": learner.selection.nbytes(),
+        "retrieval": learner.retrieval.nbytes(),
+        "method": learner.method.nbytes() + _reserved_copies(learner, head.out_features + rows),
         "freezing": learner.freezing.nbytes(parameters),
     }
     return {name: count for name, count in items.items() if count}
+
+
+def _copies_of_head(learner: Learner) -> list[int]:
+    """Rows of whatever the method keeps for every weight of the head (a teacher, a Fisher diagonal): it will grow."""
+    weight = f"{learner.freezing.chain.head}.weight"
+    kept = (getattr(learner.method, name) for name in learner.method.kept_names())
+    return [len(each[weight]) for each in kept if isinstance(each, dict) and weight in each]
+
+
+def _reserved_copies(learner: Learner, rows: int) -> int:
+    """Bytes that copies of the head will take when it has so many rows, beyond what they take now."""
+    return sum((rows - there) * _row_bytes(learner) for there in _copies_of_head(learner))
 
 
 def working_bytes(learner: Learner) -> dict[str, int]:
@@ -72,8 +86,9 @@ def refuse_class_without_room(learner: Learner) -> None:
     declared = learner.data.classes or 0
     classes = max(len(learner.class_labels) + 1, declared)
     rows = max(0, classes - max(learner.head.out_features, declared))
-    retrieval = make_retrieval(learner.method, learner.settings, classes, len(learner.sampled))
-    growth = rows * _row_bytes(learner) * (1 + learner.technique.copies()) + max(
+    part, facts = learner.method.retrieval, replace(learner.facts, classes=classes)
+    retrieval = make_retrieval(part, learner.settings.retrieval, facts)
+    growth = rows * _row_bytes(learner) * (1 + len(_copies_of_head(learner))) + max(
         0, retrieval.nbytes() - learner.retrieval.nbytes()
     )
     smallest = learner.nbytes() - learner.memory.nbytes() + growth + bytes_per_slot(learner.memory.columns)

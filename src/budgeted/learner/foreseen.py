@@ -20,7 +20,7 @@ from budgeted import models
 from budgeted.budget import NOTHING, Cost, Purpose, total
 from budgeted.learner.learner import Learner
 from budgeted.learner.settings import Settings
-from budgeted.methods import Method, Technique
+from budgeted.methods import Method
 from budgeted.methods.course import Counts, Course, part, together
 from budgeted.replay import Considers
 from budgeted.replay.view import LearnerView
@@ -39,7 +39,7 @@ def boundaries_of(stream: Stream) -> tuple[int, ...]:
 
 
 def course_of(
-    method: Method,
+    method: Method | type[Method],
     settings: Settings,
     info: DatasetInfo,
     samples: int,
@@ -62,7 +62,7 @@ def course_of(
         slots=slots,
         batch=settings.learner.batch_size,
         new=int(settings.learner.batch_size * method.stream_share),
-        trains=method.technique.trains,
+        trains=method.trains,
     )
 
 
@@ -103,8 +103,8 @@ def foreseen(learner: Learner, model_name: str, course: Course) -> Foreseen:
         parts["retrieval"] = looking
     stored_in_full_memory = 0 if course.slots is None else max(0, len(course) - course.slots)
     return Foreseen(
-        together(per_step(learner, course.batch), parts, learner.technique.each_step(course)),
-        together({"retrieval": part(found.stored, stored_in_full_memory)}, learner.technique.beside_steps(course)),
+        together(per_step(learner, course.batch), parts, learner.method.each_step(course)),
+        together({"retrieval": part(found.stored, stored_in_full_memory)}, learner.method.beside_steps(course)),
         found.pace,
     )
 
@@ -171,7 +171,7 @@ class _Probe:
         self.techniques: dict[Purpose, Cost] = {}  # what the technique was charged
         # the technique foresees its own; what it does only if that can be paid, it leaves out here
         view = _View(self.learner, charge=self._note, affords=lambda cost: False)
-        self.learner.technique.learner = cast(LearnerView, view)
+        self.learner.method.learner = cast(LearnerView, view)
         self._noise = torch.Generator().manual_seed(0)
         while len(self.learner.memory) < slots:
             self._arrive()
@@ -180,7 +180,7 @@ class _Probe:
     def train(self, steps: int) -> None:
         """Steps that are due at once: the next full stream batch, or the next sample, runs them."""
         learner = self.learner
-        if not learner.technique.trains:
+        if not learner.method.trains:
             for _ in range(steps):
                 some = learner.memory.gather(np.arange(self.batch))
                 learner.practise(some.samples, some.labels, "evaluation_training")
@@ -192,7 +192,7 @@ class _Probe:
 
     def offer(self) -> int:
         """Offer as many samples to the memory as come to it at once, without a step; how many they are."""
-        waiting = max(1, self.learner.stream_batch * self.learner.technique.choices)
+        waiting = max(1, self.learner.stream_batch * self.learner.method.choices)
         for _ in range(waiting):
             self._arrive()
         return waiting
@@ -234,7 +234,7 @@ def _measured(learner: Learner, model_name: str, course: Course) -> _Measured:
     seconds = time.perf_counter() - start
     elsewhere = together({"retrieval": offered}, probe.techniques)  # the batch was stored behind the steps
     purposes: tuple[Purpose, ...] = ("fisher", "similarity", "retrieval")
-    if type(learner.technique).each_step is Technique.each_step:  # it foresees nothing: what was seen is taken
+    if type(learner.method).each_step is Method.each_step:  # it foresees nothing: what was seen is taken
         elsewhere = {"retrieval": offered, **{p: c * _STEPS for p, c in per_step(probe.learner, probe.batch).items()}}
         purposes = (*purposes, "forward", "backward")
     found: dict[Purpose, Cost] = {}

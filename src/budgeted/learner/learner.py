@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from budgeted.budget import NOTHING, Budget, Cost, Ledger, Purpose, Rule, total
 from budgeted.errors import BudgetedError
-from budgeted.freezing import FrozenStep, LayerFreezing, TaskCorrelated, policy
+from budgeted.freezing import FreezingPolicy, FrozenStep, LayerFreezing, TaskCorrelated, policy
 from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
 from budgeted.learner.due import Due, Savings
@@ -34,11 +34,11 @@ from budgeted.learner.evaluated_gradients import price_in_evaluation, sampled_in
 from budgeted.learner.fused_step import FusedStep
 from budgeted.learner.generators import Generators
 from budgeted.learner.head import grow
-from budgeted.learner.parts import make_optimizer, make_retrieval, make_schedule, make_selection
+from budgeted.learner.parts import make_method, make_optimizer, make_retrieval, make_schedule, make_selection
 from budgeted.learner.practice import practice_price, practise
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method, Step
-from budgeted.replay import Column, Considers, Memory, label_column
+from budgeted.replay import Column, Considers, Facts, Memory, Selection, Unlimited, label_column
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
@@ -75,7 +75,7 @@ class Learner:
     def __init__(
         self,
         model: nn.Module,
-        method: Method,
+        method: Method | type[Method] | str,
         data: DataFacts,
         *,
         slots: int | None = None,
@@ -88,7 +88,7 @@ class Learner:
     ) -> None:
         """
         model: ends in a linear layer, which gets a row for every new class.
-        method: what to store, replay, freeze and minimise.
+        method: what to store, replay, freeze and minimise: a name, a class, or one like it (each learner has its own).
         slots: places in the memory; None stores everything.
         iterations: training steps per arriving sample; a fraction is saved up.
         budget: compute that the ledger refuses to exceed, bytes that `nbytes()` never exceeds.
@@ -96,7 +96,7 @@ class Learner:
         """
         self.settings = settings or Settings()
         own = self.settings.learner
-        self.method = method.with_parts(selection=own.selection)
+        self.method = make_method(method, self.settings.method).with_parts(selection=own.selection)
         self.data = data
         self.slots = slots
         self.iterations = iterations
@@ -135,7 +135,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler(self.device.type) if own.autocast == "float16" else None
         self.freezing = LayerFreezing(
             self.model,
-            policy(self.method.freezing, **self._freezing_settings(steps, seed)),
+            self._policy(steps, seed),
             self.example(2),
             loss=lambda logits: self._loss(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device)),
             optimizer=self.optimizer,
@@ -155,17 +155,19 @@ class Learner:
             seed=seed,
             exclude=[self.freezing.chain.head],
         )
-        self.retrieval = make_retrieval(self.method, self.settings, data.classes, len(self.sampled))
+        self.facts = Facts(data.classes, len(self.sampled), own.batch_size, self.stream_batch)
+        self.retrieval = make_retrieval(self.method.retrieval, self.settings.retrieval, self.facts)
         self._evaluated_gradients = self.retrieval.wants_gradients and own.sampled_mode == "evaluation"
         if self.retrieval.wants_gradients and not self._evaluated_gradients:
             self.sampled.start()
         self._decided = None if self._evaluated_gradients else self.sampled.skip
-        self.selection = make_selection("unlimited" if slots is None else self.method.selection, self.settings)
-        self.technique = self.method.technique(**self.settings.method)
+        self.selection: Selection = Unlimited()
+        if slots is not None:
+            self.selection = make_selection(self.method.selection, self.settings.selection)
         columns = (
             Column("sample", data.input_shape, torch.uint8),
             label_column(data.classes),
-            *self.technique.columns(data.classes),
+            *self.method.columns(data.classes),
             *self.retrieval.columns,
         )
         # the memory stays with the processor, where samples are augmented; batches go to the device
@@ -181,11 +183,12 @@ class Learner:
         self.frozen_share = 0.0
         self._waiting: list[tuple[Tensor, int]] = []
         self._stacked: tuple[Tensor, Tensor] | None = None  # what waits, as a batch
+        self._picked: list[int] | None = None  # of what waits, those in the latest step, if the method chose
         self._due = Due(iterations)
         self._extras = 0  # the dearest similarity and draw so far, which nobody can say beforehand
         self._step_under_way = False
         self._aside: dict[Purpose, Cost] = {}  # charged by parts of the step under way
-        self.technique.begin(self)
+        self.method.begin(self)
         give_up_slots(self)
 
     # -- the two verbs ---------------------------------------------------------------------------------------
@@ -196,11 +199,11 @@ class Learner:
         row = self._row_of(int(label))
         self.arrived += 1
         self._grant()
-        if self.technique.withholds(sample, row):
+        if self.method.withholds(sample, row):
             return  # the iterations that it was due are run with the next sample
         if self.stream_batch:
             self._waiting.append((sample, row))
-            if len(self._waiting) == self.stream_batch * self.technique.choices:
+            if len(self._waiting) == self.stream_batch * self.method.choices:
                 self.flush()
         else:
             self._consider(sample[None], torch.tensor([row]))
@@ -214,7 +217,8 @@ class Learner:
             self._train()
             trained = self.steps > before
             samples, rows = self._stack()
-            offered = list(self.technique.offered(len(rows)))
+            offered = list(range(len(rows))) if self._picked is None else sorted(self._picked)
+            self._picked = None
             self._consider(samples[offered], rows[offered])
             for place in offered:
                 self._store(*self._waiting[place], place if trained else None)
@@ -224,11 +228,11 @@ class Learner:
     def end_task(self) -> None:
         """Say that the stream goes over to other classes; most methods need not know."""
         self.flush()
-        self.technique.end_task()
+        self.method.end_task()
 
     def before_prediction(self) -> None:
         """Let methods that train for an evaluation do so (BiC, GDumb); what they run is charged."""
-        self.technique.before_prediction()
+        self.method.before_prediction()
 
     @torch.no_grad()
     def logits(self, images: Tensor, batch: int = 256) -> Tensor:
@@ -245,7 +249,7 @@ class Learner:
             for i in range(0, len(images), batch)
         ]
         self.model.train(training)
-        return self.technique.corrected(torch.cat(found))
+        return self.method.corrected(torch.cat(found))
 
     def predict(self, images: Tensor) -> Tensor:
         """Labels of uint8 images; may be asked at any moment."""
@@ -257,12 +261,12 @@ class Learner:
         """Take every hook off the model: it is the user's again."""
         self.freezing.remove()
         self.sampled.stop()
-        self.technique.close()
+        self.method.close()
 
     # -- one training step -------------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        while self._due.steps and not self.spent_up and self.technique.trains:
+        while self._due.steps and not self.spent_up and self.method.trains:
             # batch norm wants two; a memory of one slot has no more to give
             if len(self.memory) + len(self._waiting) < min(2, (self.memory.capacity or 2) + self.stream_batch):
                 return
@@ -292,10 +296,10 @@ class Learner:
             parameter.grad = None
         with self._autocast():
             logits = self.model(images)
-            loss = self._loss(logits, labels) if self.technique.plain else self.technique.loss(step, logits)
+            loss = self._loss(logits, labels) if self.method.plain() else self.method.loss(step, logits)
         closed = (logits, labels) if self._plain else (None, None)
         done = self.freezing.backward(loss, *closed, decided=self._decided, scaler=self.scaler)
-        self.technique.after_backward(step)
+        self.method.after_backward(step)
         evaluated = sampled_in_evaluation(self, images, labels) if self._evaluated_gradients else None
         scale = 1.0
         if self.scaler is None:
@@ -307,7 +311,7 @@ class Learner:
         if self.schedule is not None:
             self.schedule.step()
 
-        self.technique.after_step(step, logits.detach())
+        self.method.after_step(step, logits.detach())
         similarity = 0
         if self.retrieval.wants_gradients:
             collected = evaluated or self.sampled.take()
@@ -321,7 +325,8 @@ class Learner:
         samples, rows = self._stack()
         if len(rows) <= self.stream_batch:
             return samples, rows
-        picked = self.technique.pick(samples, rows)
+        picked = self.method.pick(samples, rows)
+        self._picked = picked.tolist()
         return samples[picked], rows[picked]
 
     def _stack(self) -> tuple[Tensor, Tensor]:
@@ -341,7 +346,7 @@ class Learner:
         draw = self.retrieval.price()
         self.charge("similarity", Cost(0, similarity))
         self.charge("retrieval", Cost(0, draw))
-        self.charge("backward", Cost(0, self.technique.operations(step)))
+        self.charge("backward", Cost(0, self.method.operations(step)))
         for purpose, cost in self._aside.items():
             costs[purpose] = costs.get(purpose, NOTHING) + cost
         self._aside.clear()
@@ -361,12 +366,10 @@ class Learner:
     @property
     def _plain(self) -> bool:
         """Is the loss the plain cross-entropy, so that the feature gradient has its closed form?"""
-        return self.method.plain_cross_entropy and self.settings.learner.label_smoothing == 0
+        return self.method.plain() and self.settings.learner.label_smoothing == 0
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        if self.method.plain_cross_entropy:
-            return F.cross_entropy(logits, labels, label_smoothing=self.settings.learner.label_smoothing)
-        return self.method.loss(logits, labels)
+        return F.cross_entropy(logits, labels, label_smoothing=self.settings.learner.label_smoothing)
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         kind = self.settings.learner.autocast
@@ -398,7 +401,7 @@ class Learner:
         most = self._most(batch, rule)
         if self._extras == 0 and rule == "real":
             self._extras = most // 400  # before the first step is known: draws and similarity are far below 1 %
-        parts = self.technique.most(new, batch) + self.retrieval.most(self, new, batch)
+        parts = self.method.most(new, batch) + self.retrieval.most(self, new, batch)
         if self._evaluated_gradients:
             parts += price_in_evaluation(self, batch)
         if (self.ledger.left or 0) >= most + parts.under(rule) + 2 * self._extras:
@@ -496,12 +499,12 @@ class Learner:
         row = self._rows.get(label)
         if row is None:
             refuse_class_without_room(self)
-            self.technique.growing(len(self.class_labels) + 1)
+            self.method.growing(len(self.class_labels) + 1)
             row = self._rows[label] = len(self.class_labels)
             self.class_labels.append(label)
             grow(self.head, row + 1, self.optimizer, self.generators["head"])
             self.freezing.refresh()  # what is run aside before the next step is priced with the new row
-            self.technique.grown()
+            self.method.grown()
             give_up_slots(self)
         return row
 
@@ -514,7 +517,7 @@ class Learner:
         slot = self.selection.select(self.memory, row, self.generators["selection"])
         if slot is not None:
             self.memory.put(slot, sample, row)
-            self.technique.stored(slot, place)
+            self.method.stored(slot, place)
             give_up_slots(self)
 
     def _check(self, sample: Tensor) -> None:
@@ -524,19 +527,22 @@ class Learner:
                 f"got {str(sample.dtype).removeprefix('torch.')} of shape {'x'.join(map(str, sample.shape))}"
             )
 
-    def _freezing_settings(self, steps: int | None, seed: int) -> dict[str, Any]:
-        given = dict(self.settings.freezing)
-        if self.method.freezing == "linear" and "steps" not in given:
+    def _policy(self, steps: int | None, seed: int) -> FreezingPolicy:
+        """The method's freezing policy; what a schedule must know of the stream is given to it."""
+        name, given = self.method.freezing, dict(self.settings.freezing)
+        if not isinstance(name, str):
+            return name
+        if name == "linear" and "steps" not in given:
             if steps is None:
                 raise BudgetedError("linear freezing rises over the stream: give freezing.steps or the stream's length")
             given["steps"] = steps
-        if self.method.freezing == "ptlf" and "stretch" not in given and steps is not None:
+        if name == "ptlf" and "stretch" not in given and steps is not None:
             given["stretch"] = max(
                 given.get("probe", TaskCorrelated.probe) + 1, steps // given.get("tasks", TaskCorrelated.tasks)
             )
-        if self.method.freezing in ("random", "adaptive") and "seed" not in given:
+        if name in ("random", "adaptive") and "seed" not in given:
             given["seed"] = seed
-        return given
+        return policy(name, **given)
 
     @property
     def mean_frozen_share(self) -> float:

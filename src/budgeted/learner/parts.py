@@ -1,73 +1,58 @@
-"""The parts that a method names, made by name."""
+"""The parts that a method names, made by name or taken as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
-from budgeted.errors import UnknownName
-from budgeted.learner.settings import LearnerSettings, Settings
-from budgeted.methods import Method
-from budgeted.replay import (
-    AdversarialShapley,
-    ClassBalanced,
-    GreedyBalanced,
-    GreedyQuota,
-    MaximallyInterfered,
-    Reservoir,
-    Retrieval,
-    Selection,
-    ShapleySelection,
-    SimilarityAwareRetrieval,
-    Uniform,
-    Unlimited,
-)
-from budgeted.replay.importance import LeastImportant
+from budgeted.errors import BudgetedError
+from budgeted.learner.settings import LearnerSettings
+from budgeted.methods import METHODS, Method
+from budgeted.replay import RETRIEVALS, SELECTIONS, Facts, Retrieval, Selection
 
-SELECTIONS: dict[str, Callable[[], Selection]] = {
-    "greedy-balanced": GreedyBalanced,
-    "greedy-quota": GreedyQuota,
-    "reservoir": Reservoir,
-    "unlimited": Unlimited,
-    "least-important": LeastImportant,
-    "aser": ShapleySelection,
-}
-RETRIEVALS: dict[str, str] = {
-    "uniform": "every stored sample is equally likely",
-    "class-balanced": "every class is equally likely, then every sample of it",
-    "sar": "similarity-aware: the least used first, counting the uses of similar classes",
-    "mir": "those whose loss would rise most by an update on what just arrived",
-    "aser": "those of value for what is stored and of none for what just arrived, by Shapley values",
-}
+T = TypeVar("T")
 
 
-def make_selection(name: str, settings: Settings) -> Selection:
-    if name not in SELECTIONS:
-        raise UnknownName("selection", name, SELECTIONS)
-    if name == "aser":
-        return ShapleySelection(settings.aser)
-    return SELECTIONS[name]()
+def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any]) -> Method:
+    """A method of its own for one learner, by name, by class, or like the one given."""
+    if isinstance(given, str):
+        given = METHODS[given]
+    if isinstance(given, Method):
+        return dataclasses.replace(given, **settings)
+    if isinstance(given, type) and issubclass(given, Method):
+        return _made(f"method {given.name!r}", lambda: given(**settings))
+    raise BudgetedError(f"{given!r} is no method: give a name such as 'al-sar', a class made from Method, or one of it")
 
 
-def make_retrieval(method: Method, settings: Settings, classes: int | None, coordinates: int) -> Retrieval:
-    """`classes` reserves the bytes of that many at once; `coordinates` is the number of sampled weights."""
-    name, batch = method.retrieval, settings.learner.batch_size
-    standing_in = 0 if int(batch * method.stream_share) else batch // 2
-    if name == "uniform":
-        return Uniform()
-    if name == "class-balanced":
-        return ClassBalanced()
-    if name == "sar":
-        return SimilarityAwareRetrieval(settings.retrieval, classes or 0, coordinates)
-    if name == "mir":
-        return MaximallyInterfered(settings.mir, standing_in)
-    if name == "aser":
-        return AdversarialShapley(settings.aser, standing_in)
-    raise UnknownName("retrieval", name, RETRIEVALS)
+def make_selection(part: Selection | str, settings: Mapping[str, Any]) -> Selection:
+    if isinstance(part, str):
+        kind = SELECTIONS[part]
+        return _made(f"selection {part!r}", lambda: kind.made(settings))
+    if not isinstance(part, Selection):
+        raise BudgetedError(f"{part!r} is no selection: give a name such as 'reservoir', or one made from Selection")
+    return part
+
+
+def make_retrieval(part: Retrieval | str, settings: Mapping[str, Any], facts: Facts) -> Retrieval:
+    if isinstance(part, str):
+        kind = RETRIEVALS[part]
+        return _made(f"retrieval {part!r}", lambda: kind.made(settings, facts))
+    if not isinstance(part, Retrieval):
+        raise BudgetedError(f"{part!r} is no retrieval: give a name such as 'sar', or one made from Retrieval")
+    return part
+
+
+def _made(what: str, make: Callable[[], T]) -> T:
+    try:
+        return make()
+    except TypeError as error:
+        raise BudgetedError(f"{what}: {error}") from error
 
 
 def make_optimizer(settings: LearnerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:

@@ -17,6 +17,8 @@ from budgeted.replay import bytes_per_slot
 from budgeted.streams import DatasetInfo
 
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
+PAPER_COPIES = {"ewc": 2, "bic": 1}
+"""how often the paper's tables count the model's parameters beside the model"""
 PAPER_MODELS: dict[str, tuple[int, int]] = {"resnet32": (463_504, 32), "resnet18": (11_170_000, 18)}
 
 
@@ -55,11 +57,12 @@ def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]
     if rule == "paper":
         parameters, layers = PAPER_MODELS.get(model_name, (_body_parameters(learner), len(learner.freezing.chain)))
         items = {"parameters": 4 * parameters}
-        if learner.retrieval.nbytes("paper"):
-            items["similarity"] = learner.retrieval.nbytes("paper")
-        technique = learner.technique.nbytes("paper") + learner.technique.copies("paper") * 4 * parameters
-        if technique:
-            items["technique"] = technique
+        similarity = getattr(learner.retrieval, "similarity", None)
+        if similarity is not None:
+            items["similarity"] = similarity.matrix.nbytes  # the paper pays for S alone
+        copies = PAPER_COPIES.get(learner.method.name.removeprefix("lider-"), 0)
+        if copies:
+            items["method"] = copies * 4 * parameters
         if learner.method.freezing == "adaptive":
             items["freezing"] = 4 * layers
         elif learner.freezing.nbytes(4 * parameters):
@@ -100,7 +103,7 @@ def iterations_within(foreseen: Foreseen, compute: Compute, samples: int) -> flo
 
 
 def make_plan(
-    method: Method,
+    method: Method | type[Method],
     info: DatasetInfo,
     model_name: str,
     *,

@@ -17,8 +17,7 @@ from budgeted.learner import state
 from budgeted.learner.augment import Augmentation
 from budgeted.learner.learner import DataFacts, Learner
 from budgeted.learner.settings import LearnerSettings, Settings
-from budgeted.methods import METHODS, Method, method
-from budgeted.replay import ASERSettings, MIRSettings, SARSettings
+from budgeted.methods import METHODS, Method
 
 
 def save(learner: Learner, folder: Path) -> None:
@@ -45,16 +44,14 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None) -> Le
     told = numbers.get("learner")
     if told is None:
         raise state.BadCheckpoint(f"{folder} is a run's checkpoint: go on with it by `budgeted run --resume`")
-    parts = told["method"]
-    if own_method is None and parts["name"].removeprefix("lider-") not in METHODS:
-        raise BudgetedError(f"the learner used a method of its own, {parts['name']!r}: give it as own_method")
-    settings = told["settings"]
+    name, parts, settings = told["method"], told["parts"], told["settings"]
+    if own_method is None and (name not in METHODS or None in parts.values()):
+        raise BudgetedError(f"the learner used a method or parts of its own, {name!r}: give it as own_method")
     augmentation = settings["augmentation"]
     compute = told["budget"]["compute"]
     learner = Learner(
         model,
-        own_method
-        or method(parts["name"]).with_parts(**{part: parts[part] for part in ("selection", "retrieval", "freezing")}),
+        own_method or dataclasses.replace(METHODS[name](), **parts),
         DataFacts(**{**told["data"], "input_shape": tuple(told["data"]["input_shape"])}),
         slots=told["slots"],
         iterations=told["iterations"],
@@ -63,11 +60,7 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None) -> Le
         settings=Settings(
             LearnerSettings(**settings["learner"]),
             None if augmentation is None else Augmentation(**augmentation),
-            SARSettings(**settings["retrieval"]),
-            settings["freezing"],
-            settings.get("method", {}),
-            MIRSettings(**settings.get("mir", {})),
-            ASERSettings(**settings.get("aser", {})),
+            *(settings[part] for part in ("method", "selection", "retrieval", "freezing")),
         ),
         seed=told["seed"],
         device=told["device"],
@@ -92,9 +85,10 @@ def export(learner: Learner, path: Path) -> None:
 
 def _described(learner: Learner) -> dict[str, Any]:
     """How the learner was built."""
-    method = learner.method
+    chosen = {part: getattr(learner.method, part) for part in ("selection", "retrieval", "freezing")}
     return {
-        "method": {part: getattr(method, part) for part in ("name", "selection", "retrieval", "freezing")},
+        "method": learner.method.name,
+        "parts": {part: name if isinstance(name, str) else None for part, name in chosen.items()},
         "data": dataclasses.asdict(learner.data),
         "slots": learner.slots,
         "iterations": learner.iterations,

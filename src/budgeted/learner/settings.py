@@ -6,18 +6,19 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, cast, get_args, get_type_hints
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.learner.augment import Augmentation
-from budgeted.methods import Technique
-from budgeted.replay import ASERSettings, MIRSettings, SARSettings
+from budgeted.methods import Method
+from budgeted.replay import RETRIEVALS, SELECTIONS
 
 Autocast = Literal["none", "bfloat16", "float16"]
 OnSpent = Literal["store", "stop"]
+_NONE = ("none", "null", "")
 
 
 @dataclass(frozen=True)
@@ -79,67 +80,64 @@ class Settings:
     learner: LearnerSettings = field(default_factory=LearnerSettings)
     augmentation: Augmentation | None = None
     """None: what suits the data set"""
-    retrieval: SARSettings = field(default_factory=SARSettings)
+    method: Mapping[str, Any] = field(default_factory=dict)
+    """of the method, such as alpha of der++"""
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    """of the selection, such as neighbours of aser"""
+    retrieval: Mapping[str, Any] = field(default_factory=dict)
+    """of the retrieval, such as temperature of sar"""
     freezing: Mapping[str, Any] = field(default_factory=dict)
     """of the freezing policy, such as n of constant or ema of adaptive"""
-    method: Mapping[str, Any] = field(default_factory=dict)
-    """of the method's own technique, such as alpha of der++"""
-    mir: MIRSettings = field(default_factory=MIRSettings)
-    aser: ASERSettings = field(default_factory=ASERSettings)
 
 
-def from_pairs(
-    pairs: Mapping[str, str], freezing: str, flips: bool, technique: type[Technique] = Technique
-) -> Settings:
+def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool) -> Settings:
     """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1."""
-    kinds = _kinds(freezing, technique)
+    kinds = _kinds(method, pairs)
     parts: dict[str, dict[str, Any]] = {part: {} for part in kinds}
     for key, value in pairs.items():
         part, _, name = key.partition(".")
         if part not in parts or not name:
-            raise UnknownName("setting", key, setting_names(freezing, technique))
+            raise UnknownName("setting", key, setting_names(method))
         parts[part][name] = value
     typed = {part: _typed(kinds, part, values) for part, values in parts.items()}
     return Settings(
         LearnerSettings(**typed["learner"]),
         dataclasses.replace(Augmentation(flip=flips), **typed["augmentation"]),
-        SARSettings(**typed["retrieval"]),
-        typed["freezing"],
         typed["method"],
-        MIRSettings(**typed["mir"]),
-        ASERSettings(**typed["aser"]),
+        typed["selection"],
+        typed["retrieval"],
+        typed["freezing"],
     )
 
 
-def setting_names(freezing: str, technique: type[Technique] = Technique) -> list[str]:
-    """Every key that `from_pairs` knows under this freezing policy and technique."""
-    return [f"{part}.{name}" for part, kind in _kinds(freezing, technique).items() for name in _fields(kind)]
+def setting_names(method: Method) -> list[str]:
+    """Every key that `from_pairs` knows with this method and its parts."""
+    return [f"{part}.{name}" for part, kind in _kinds(method, {}).items() for name in _fields(kind)]
 
 
-def _kinds(freezing: str, technique: type[Technique]) -> dict[str, Any]:
+def _kinds(method: Method, pairs: Mapping[str, str]) -> dict[str, Any]:
+    """The dataclass behind the settings of every part; an object that was given has its settings already."""
+    replaced = pairs.get("learner.selection", "none")
+    selection = method.selection if replaced.lower() in _NONE else replaced
     return {
         "learner": LearnerSettings,
         "augmentation": Augmentation,
-        "retrieval": SARSettings,
-        "freezing": _policy_class(freezing),
-        "method": technique,
-        "mir": MIRSettings,
-        "aser": ASERSettings,
+        "method": type(method),
+        "selection": SELECTIONS[selection].settings_type() if isinstance(selection, str) else None,
+        "retrieval": RETRIEVALS[method.retrieval].settings_type() if isinstance(method.retrieval, str) else None,
+        "freezing": POLICIES[method.freezing] if isinstance(method.freezing, str) else None,
     }
 
 
 def _fields(kind: Any) -> list[str]:
-    return [item.name for item in dataclasses.fields(kind) if item.init] if dataclasses.is_dataclass(kind) else []
-
-
-def _policy_class(name: str) -> Any:
-    if name not in POLICIES:
-        raise UnknownName("freezing policy", name, POLICIES)
-    return POLICIES[name]
+    if not dataclasses.is_dataclass(kind):
+        return []
+    parts = {"selection", "retrieval", "freezing"} if issubclass(cast(type, kind), Method) else set()
+    return [item.name for item in dataclasses.fields(kind) if item.init and item.name not in parts]
 
 
 def _typed(kinds: Mapping[str, Any], part: str, values: Mapping[str, str]) -> dict[str, Any]:
-    hints = get_type_hints(kinds[part]) if values else {}
+    hints = get_type_hints(kinds[part]) if values and kinds[part] is not None else {}
     typed: dict[str, Any] = {}
     for name, text in values.items():
         if name not in _fields(kinds[part]):
@@ -155,7 +153,7 @@ def _value(key: str, text: str, kind: Any) -> Any:
         text = str(text).lower() if isinstance(text, bool) else str(text)
     options = get_args(kind)
     if type(None) in options:
-        if text.lower() in ("none", "null", ""):
+        if text.lower() in _NONE:
             return None
         kind = next(option for option in options if option is not type(None))
         options = get_args(kind)

@@ -23,7 +23,7 @@ from budgeted.learner.head import grow
 from budgeted.learner.learner import Learner, StepRecord
 
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"
-FORMAT = 1
+FORMAT = 2
 
 
 class BadCheckpoint(BudgetedError):
@@ -37,7 +37,7 @@ def tensors_of(learner: Learner) -> dict[str, Tensor]:
     for parameter, state in learner.optimizer.state.items():
         for key, value in state.items():
             tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
-    for part in ("memory", "retrieval", "selection", "technique"):
+    for part in ("memory", "retrieval", "selection", "method"):
         for name, tensor in getattr(learner, part).state().items():
             tensors[f"{part}.{name}"] = tensor
     tensors |= {f"freezing.{name}": tensor for name, tensor in learner.freezing.tensors().items()}
@@ -87,9 +87,8 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     _fill_optimizer(learner, tensors)
     learner.memory.load_state(_part("memory", tensors))
     learner.memory.watch(learner.retrieval)
-    learner.retrieval.load_state(_part("retrieval", tensors))
-    learner.selection.load_state(_part("selection", tensors))
-    learner.technique.load_state(_part("technique", tensors))
+    for part in ("retrieval", "selection", "method"):
+        getattr(learner, part).load_state(_part(part, tensors), learner.device)
     learner._waiting = [
         (sample, int(row))
         for sample, row in zip(

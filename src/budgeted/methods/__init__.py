@@ -1,39 +1,25 @@
-"""Published methods, one file each, as compositions of the engine's parts."""
+"""Published methods, one file each: a class that names its parts and overrides a few verbs."""
 
 from __future__ import annotations
 
-from budgeted.errors import UnknownName
-from budgeted.methods.al_sar import AL, AL_SAR, SAR
-from budgeted.methods.aser import ASER
-from budgeted.methods.bic import BIC
-from budgeted.methods.cama import CAMA
-from budgeted.methods.clib import CLIB
-from budgeted.methods.der import DER
-from budgeted.methods.er import ER
-from budgeted.methods.ewc import EWC
-from budgeted.methods.gdumb import GDUMB
-from budgeted.methods.lider import LIDER, lider_over
-from budgeted.methods.method import Loss, Method
-from budgeted.methods.mir import MIR
-from budgeted.methods.ocs import OCS
-from budgeted.methods.rm import RM
-from budgeted.methods.technique import Step, Technique
-from budgeted.methods.vanilla import VANILLA
+import importlib
+from typing import Any
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (VANILLA, ER, AL, SAR, AL_SAR, DER, EWC, CAMA, LIDER, MIR, ASER, OCS, GDUMB, CLIB, BIC, RM)
-}
+from budgeted.errors import BudgetedError
+from budgeted.methods.method import METHODS, Method, Named, Step
+
+__all__ = ["METHODS", "Method", "Named", "Step", "lider_over", "method"]
+
+# importing a file registers what is in it; this is the order of lists
+_FILES = ("vanilla", "er", "al_sar", "der", "ewc", "cama", "lider", "mir", "aser", "ocs", "gdumb", "clib", "bic", "rm")
+for _file in _FILES:
+    importlib.import_module(f"budgeted.methods.{_file}")
+from budgeted.methods.lider import lider_over  # noqa: E402
 
 
-def method(name: str) -> Method:
-    """A method by its name; `lider-NAME` is the Lipschitz term over another one."""
-    over = name.removeprefix("lider-")
-    if over != name and over in METHODS:
-        return lider_over(METHODS[over])
-    if name not in METHODS:
-        raise UnknownName("method", name, METHODS)
-    return METHODS[name]
-
-
-__all__ = ["METHODS", "Loss", "Method", "Step", "Technique", "lider_over", "method"]
+def method(name: str, **settings: Any) -> Method:
+    """A method by its name, `module:NAME` or `file.py:NAME`, with settings of its own."""
+    try:
+        return METHODS[name](**settings)
+    except TypeError as error:
+        raise BudgetedError(f"method {name!r}: {error}") from error

@@ -12,14 +12,37 @@ of classes.
 
 from __future__ import annotations
 
-from budgeted.methods.method import Method
+from dataclasses import dataclass
+from typing import ClassVar
 
-AL = Method("al", "Vanilla with adaptive layer freezing", freezing="adaptive", own=frozenset({"freezing"}))
-SAR = Method("sar", "Vanilla with similarity-aware retrieval", retrieval="sar", own=frozenset({"retrieval"}))
-AL_SAR = Method(
-    "al-sar",
-    "adaptive layer freezing and similarity-aware retrieval (the paper's method)",
-    retrieval="sar",
-    freezing="adaptive",
-    own=frozenset({"retrieval", "freezing"}),
-)
+from budgeted.freezing.policies import FreezingPolicy
+from budgeted.methods.method import METHODS, Method, Named, PartName
+from budgeted.replay import Retrieval
+
+
+@METHODS.register("al")
+@dataclass
+class AL(Method):
+    """Vanilla with adaptive layer freezing"""
+
+    freezing: Named[FreezingPolicy] = "adaptive"
+    own: ClassVar[frozenset[PartName]] = frozenset({"freezing"})
+
+
+@METHODS.register("sar")
+@dataclass
+class SAR(Method):
+    """Vanilla with similarity-aware retrieval"""
+
+    retrieval: Named[Retrieval] = "sar"
+    own: ClassVar[frozenset[PartName]] = frozenset({"retrieval"})
+
+
+@METHODS.register("al-sar")
+@dataclass
+class ALSAR(Method):
+    """adaptive layer freezing and similarity-aware retrieval (the paper's method)"""
+
+    retrieval: Named[Retrieval] = "sar"
+    freezing: Named[FreezingPolicy] = "adaptive"
+    own: ClassVar[frozenset[PartName]] = frozenset({"retrieval", "freezing"})

@@ -14,13 +14,19 @@ Deviations, ours / paper / published code: docs/methods/aser.md.
 
 from __future__ import annotations
 
-from budgeted.methods.method import Method
+from dataclasses import dataclass
+from typing import ClassVar
 
-ASER = Method(
-    "aser",
-    "ER that replays and keeps samples by their Shapley values for a nearest-neighbour classifier",
-    selection="aser",
-    retrieval="aser",
-    stream_share=0.5,
-    own=frozenset({"retrieval"}),
-)
+from budgeted.methods.method import METHODS, Method, Named, PartName
+from budgeted.replay import Retrieval, Selection
+
+
+@METHODS.register("aser")
+@dataclass
+class ASER(Method):
+    """ER that replays and keeps samples by their Shapley values for a nearest-neighbour classifier"""
+
+    selection: Named[Selection] = "aser"
+    retrieval: Named[Retrieval] = "aser"
+    stream_share: float = 0.5
+    own: ClassVar[frozenset[PartName]] = frozenset({"retrieval"})

@@ -25,9 +25,8 @@ Cost: a forward of the old model in every step once there is one; the fit. Bytes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -36,13 +35,11 @@ from torch import Tensor
 
 from budgeted.budget import NOTHING, Cost, total
 from budgeted.errors import BudgetedError
-from budgeted.freezing.layout import laid_out_as
 from budgeted.methods.bias import IDENTITY, Correction, fit, most_operations, usual_operations
 from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.evaluated import answers_of, evaluated, price_of
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Step, Technique
-from budgeted.replay import Rule
+from budgeted.methods.method import METHODS, Method, Named, Step
+from budgeted.replay import Selection
 from budgeted.replay.view import LearnerView
 
 # per row and class of the teacher: its correction, two divisions, a softmax and its logarithm, a product, a sum; and
@@ -50,11 +47,15 @@ from budgeted.replay.view import LearnerView
 _DISTILLING = 23
 
 
+@METHODS.register("bic")
 @dataclass
-class BiasCorrection(Technique):
-    """BiC's teacher, withheld samples and correction."""
+class BiasCorrection(Method):
+    """ER with distillation from the model at the last boundary and a fitted correction of the bias to new classes"""
 
-    plain = False
+    kept = ("_teacher", "_taught", "_kept", "_met", "_held", "_old", "_before", "_correction", "_teaches")
+    boundaries: ClassVar[bool] = True
+    selection: Named[Selection] = "reservoir"
+    stream_share: float = 0.5
     temperature: float = 2.0
     """T, by which both models' logits are divided"""
     validation: int = 5
@@ -66,6 +67,7 @@ class BiasCorrection(Technique):
     corrected_teacher: bool = True
     """whether the teacher answers with the correction fitted for it (as its authors have it), or as it is"""
     _teacher: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _teaches: bool = field(default=False, init=False)  # from the first boundary on
     _old: int = field(default=0, init=False)  # classes at the last boundary
     _before: int = field(default=0, init=False)  # classes at the boundary before the last that came
     _correction: Correction = field(default=IDENTITY, init=False)
@@ -88,6 +90,7 @@ class BiasCorrection(Technique):
         self._kept = torch.zeros(learner.data.classes, self.validation, *learner.data.input_shape, dtype=torch.uint8)
         self._met = np.zeros(learner.data.classes, np.int32)  # samples of each class so far
         self._held = np.zeros(learner.data.classes, np.int32)
+        self._teacher = self._model()  # its room, so that no slot must be given up when it comes
 
     # -- training ----------------------------------------------------------------------------------------------
 
@@ -111,26 +114,29 @@ class BiasCorrection(Technique):
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
         classified = F.cross_entropy(logits, step.labels)
-        if not self._teacher:
+        if not self._teaches:
             return classified
         taught = self._taught(answers_of(self.learner, self._teacher, step.images))[:, : self._old]
         share = self._old / logits.shape[1]
         return share * distillation(logits[:, : self._old], taught, self.temperature) + (1 - share) * classified
 
     def operations(self, step: Step) -> int:
-        return _DISTILLING * len(step.labels) * self._old if self._teacher else 0  # the teacher's correction included
+        return _DISTILLING * len(step.labels) * self._old if self._teaches else 0  # the teacher's correction included
 
     def end_task(self) -> None:
         """From here on the model as it is teaches what it knows, with the correction that its last predictions had."""
-        model, seen = self.learner.model, len(self.learner.class_labels)
-        self._teacher = {
-            name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())
-        }
+        seen = len(self.learner.class_labels)
+        self._teacher, self._teaches = self._model(), True
         first = self._first_new(seen)
         fitted = self.corrected_teacher and self._correction.first == first
         self._taught = self._correction if fitted else IDENTITY
         if seen > self._old:
             self._before, self._old = self._old, seen
+
+    def _model(self) -> dict[str, Tensor]:
+        """A copy of the model as it is."""
+        model = self.learner.model
+        return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
     def _first_new(self, seen: int) -> int:
         """The first of the classes that came last: behind the last boundary, or before it until others come."""
@@ -158,10 +164,8 @@ class BiasCorrection(Technique):
     def corrected(self, logits: Tensor) -> Tensor:
         return self._correction(logits)
 
-    # -- what it keeps -----------------------------------------------------------------------------------------
-
     def most(self, new: int, batch: int) -> Cost:
-        if not self._teacher:
+        if not self._teaches:
             return NOTHING
         return price_of(self.learner, batch) + Cost(0, _DISTILLING * batch * self._old)
 
@@ -181,54 +185,8 @@ class BiasCorrection(Technique):
                 fits.append(price_of(self.learner, held) + Cost(0, operations))
         return together(super().beside_steps(course), {"evaluation_training": total(fits)})
 
-    def copies(self, rule: Rule = "real") -> int:
-        return 1
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        """Statistics of the teacher, withheld samples, two counters per class; the paper counts the model alone."""
-        if rule == "paper":
-            return 0
-        statistics = sum(buffer.numel() * buffer.element_size() for buffer in self.learner.model.buffers())
-        classes, numbers = len(self._met), 8  # alpha, beta and first class of two corrections; where classes start
-        per_class = self.validation * int(prod(self.learner.data.input_shape)) + 8
-        return statistics + classes * per_class + 8 * numbers
-
-    def state(self) -> dict[str, Tensor]:
-        return {
-            **{f"teacher.{name}": tensor for name, tensor in self._teacher.items()},
-            "kept": self._kept,
-            "met": torch.from_numpy(self._met),
-            "held": torch.from_numpy(self._held),
-            "rows": torch.tensor([self._old, self._before, self._correction.first, self._taught.first]),
-            "corrections": torch.tensor(
-                [[found.alpha, found.beta] for found in (self._correction, self._taught)], dtype=torch.float64
-            ),
-        }
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        teacher = {
-            name.removeprefix("teacher."): tensor for name, tensor in state.items() if name.startswith("teacher.")
-        }
-        self._teacher = laid_out_as(self.learner.model, teacher)
-        self._kept = state["kept"].clone()
-        self._met, self._held = state["met"].numpy().copy(), state["held"].numpy().copy()
-        self._old, self._before, *firsts = (int(row) for row in state["rows"])
-        self._correction, self._taught = (
-            Correction(first, *map(float, values)) for first, values in zip(firsts, state["corrections"], strict=True)
-        )
-
 
 def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
     """Mean cross-entropy of softened answers with the teacher's."""
     softened = F.log_softmax(logits / temperature, dim=1)
     return -(F.softmax(taught / temperature, dim=1) * softened).sum(1).mean()
-
-
-BIC = Method(
-    "bic",
-    "ER with distillation from the model at the last boundary and a fitted correction of the bias to new classes",
-    selection="reservoir",
-    stream_share=0.5,
-    technique=BiasCorrection,
-    boundaries=True,
-)

@@ -16,7 +16,6 @@ of 4 bytes per declared class. Deviations, ours / paper / published code: docs/m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,16 +25,17 @@ from torch import Tensor
 from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
 from budgeted.methods.course import Costs, Course, together
-from budgeted.methods.der import DER, LOGITS, DarkExperienceReplay
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Step
-from budgeted.replay import Rule
+from budgeted.methods.der import LOGITS, DarkExperienceReplay
+from budgeted.methods.method import METHODS, Step
 from budgeted.replay.view import LearnerView
 
 
+@METHODS.register("cama")
 @dataclass
 class ConfidenceAwareMovingAverage(DarkExperienceReplay):
-    """DER++ whose stored logits follow the model as far as it is confident."""
+    """DER++ with stored logits renewed by a confidence-aware moving average"""
+
+    kept = ("confidences",)
 
     recent: int = 5
     """N: how many of the last confidences of a class count"""
@@ -72,17 +72,6 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
         own = self._price(course.batch, course.batch - course.new)
         return together(super().each_step(course), {"backward": own})
 
-    def nbytes(self, rule: Rule = "real") -> int:
-        """The paper's tables count the logits alone."""
-        return super().nbytes(rule) + (self.confidences.nbytes if rule == "real" else 0)
-
-    def state(self) -> dict[str, Tensor]:
-        return super().state() | {"confidences": self.confidences}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state(state)
-        self.confidences = state["confidences"].clone()
-
     def _note(self, label: int, confidence: float) -> None:
         row = self.confidences[label].numpy()
         row[:-1] = row[1:].copy()
@@ -102,12 +91,3 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
         """Softmax of the batch; mean, difference and clip of the confidences; mask, average and choice of logits."""
         classes = self.learner.head.out_features
         return Cost(0, 5 * batch * classes + replayed * (self.recent + 3 + 5 * classes))
-
-
-CAMA = Method(
-    "cama",
-    "DER++ with stored logits renewed by a confidence-aware moving average",
-    selection=DER.selection,
-    stream_share=DER.stream_share,
-    technique=ConfidenceAwareMovingAverage,
-)

@@ -24,10 +24,11 @@ loss and a mark per slot (9), and the falls under the two learning rates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from scipy import stats
@@ -37,18 +38,22 @@ from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
 from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.evaluated import evaluated, price_of
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Step, Technique
-from budgeted.replay import Column, Rule
+from budgeted.methods.method import METHODS, Method, Named, PartName, Step
+from budgeted.replay import Column, Selection
 from budgeted.replay.importance import IMPORTANCE
 from budgeted.replay.view import LearnerView
 
 LOSS, TRAINED = "loss", "trained"
 
 
+@METHODS.register("clib")
 @dataclass
-class SampleWiseImportance(Technique):
-    """CLIB's importance of every slot, and its learning rate."""
+class SampleWiseImportance(Method):
+    """memory only; the largest class loses the sample that lowers the loss least; the learning rate follows the loss"""
+
+    kept = ("_rate", "_fall", "_steps", "_measured", "_falls", "_turns")
+    own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
+    selection: Named[Selection] = "least-important"
 
     ema: float = 0.9
     """weight of the old importance in the moving average"""
@@ -68,7 +73,8 @@ class SampleWiseImportance(Technique):
     _steps: int = field(default=0, init=False)
     _measured: int = field(default=0, init=False)
     _fall: float = field(default=0.0, init=False)  # of this turn
-    _falls: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []), init=False)  # lower, higher
+    _falls: npt.NDArray[np.float64] = field(init=False, repr=False)  # of the turns of the lower rate, and the higher
+    _turns: list[int] = field(default_factory=lambda: [0, 0], init=False)  # how many of each there are
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (
@@ -81,6 +87,7 @@ class SampleWiseImportance(Technique):
         ):
             if not fits:
                 raise BudgetedError(f"method.{name} of clib must be {wanted}, got {getattr(self, name)}")
+        self._falls = np.zeros((2, self.rate_turns))
 
     def columns(self, classes: int | None) -> tuple[Column, ...]:
         return (
@@ -144,20 +151,21 @@ class SampleWiseImportance(Technique):
         self._fall += fall
         if self._measured % self.rate_period:
             return
-        lower, higher = self._falls
-        (higher if self._higher_turn(self._measured - 1) else lower).append(self._fall)
+        which = int(self._higher_turn(self._measured - 1))
+        self._falls[which, self._turns[which]] = self._fall
+        self._turns[which] += 1
         self._fall = 0.0
-        if len(lower) >= self.rate_turns and len(higher) >= self.rate_turns:
-            chance = better_by_chance(lower, higher)
+        if min(self._turns) >= self.rate_turns:
+            chance = better_by_chance(*self._falls)
             if chance < self.significance:
                 self._rate *= self.rate_step
             elif chance > 1 - self.significance:
                 self._rate /= self.rate_step
             if min(chance, 1 - chance) < self.significance:
-                lower.clear()
-                higher.clear()
+                self._turns = [0, 0]
             else:  # the oldest turn of each makes room
-                del lower[0], higher[0]
+                self._falls[:, :-1] = self._falls[:, 1:].copy()
+                self._turns = [count - 1 for count in self._turns]
         self._take_turn()
 
     def _higher_turn(self, measured: int) -> bool:
@@ -181,36 +189,9 @@ class SampleWiseImportance(Technique):
     def _measuring(self, stored: int) -> Cost:
         return price_of(self.learner, stored) + Cost(0, 5 * stored)
 
-    def nbytes(self, rule: Rule = "real") -> int:
-        """The falls of both learning rates, the present one, this turn's fall, two counters: eight bytes each."""
-        return 8 * (2 * self.rate_turns + 4)
 
-    def state(self) -> dict[str, Tensor]:
-        lower, higher = self._falls
-        return {
-            "rate": torch.tensor([self._rate, self._fall], dtype=torch.float64),
-            "counters": torch.tensor([self._steps, self._measured]),
-            "lower": torch.tensor(lower, dtype=torch.float64),
-            "higher": torch.tensor(higher, dtype=torch.float64),
-        }
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self._rate, self._fall = (float(value) for value in state["rate"])
-        self._steps, self._measured = (int(value) for value in state["counters"])
-        self._falls = ([float(x) for x in state["lower"]], [float(x) for x in state["higher"]])
-
-
-def better_by_chance(lower: list[float], higher: list[float]) -> float:
+def better_by_chance(lower: npt.NDArray[np.float64], higher: npt.NDArray[np.float64]) -> float:
     """Chance of seeing the lower rate this far ahead if it were no better (Welch's one-sided t-test)."""
     if np.ptp(lower) == 0 and np.ptp(higher) == 0:  # no spread: nothing to test by
         return 0.5
     return float(stats.ttest_ind(lower, higher, equal_var=False, alternative="greater").pvalue)
-
-
-CLIB = Method(
-    "clib",
-    "memory only; the largest class loses the sample that lowers the loss least; the learning rate follows the loss",
-    selection="least-important",
-    technique=SampleWiseImportance,
-    own=frozenset({"selection"}),
-)

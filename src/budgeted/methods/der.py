@@ -26,25 +26,26 @@ from torch import Tensor
 from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
 from budgeted.methods.course import Costs, Course, together
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Step, Technique
-from budgeted.replay import Column
+from budgeted.methods.method import METHODS, Method, Named, Step
+from budgeted.replay import Column, Selection
 from budgeted.replay.view import LearnerView
 
 LOGITS = "logits"
 
 
+@METHODS.register("der++")
 @dataclass
-class DarkExperienceReplay(Technique):
-    """Replays labels and the logits of the past."""
+class DarkExperienceReplay(Method):
+    """dark experience replay: labels and the logits of the past are replayed"""
+
+    selection: Named[Selection] = "reservoir"
+    stream_share: float = 0.375
 
     alpha: float = 0.5
     """weight of the stored logits"""
     beta: float = 0.5
     """weight of the replayed labels"""
     _newest: Tensor | None = field(default=None, init=False, repr=False)
-
-    plain = False
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -122,12 +123,3 @@ class DarkExperienceReplay(Technique):
     def _width(self) -> int:
         """Classes that a slot has room for."""
         return next(column.shape[0] for column in self.learner.memory.columns if column.name == LOGITS)
-
-
-DER = Method(
-    "der++",
-    "dark experience replay: labels and the logits of the past are replayed",
-    selection="reservoir",
-    stream_share=0.375,
-    technique=DarkExperienceReplay,
-)

@@ -9,11 +9,16 @@ Cost: as Vanilla. Bytes: model, slots, and the waiting half batch (counted under
 
 from __future__ import annotations
 
-from budgeted.methods.method import Method
+from dataclasses import dataclass
 
-ER = Method(
-    "er",
-    "experience replay: half of a batch just arrived, half from a reservoir",
-    selection="reservoir",
-    stream_share=0.5,
-)
+from budgeted.methods.method import METHODS, Method, Named
+from budgeted.replay import Selection
+
+
+@METHODS.register("er")
+@dataclass
+class ER(Method):
+    """experience replay: half of a batch just arrived, half from a reservoir"""
+
+    selection: Named[Selection] = "reservoir"
+    stream_share: float = 0.5

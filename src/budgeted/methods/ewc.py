@@ -17,8 +17,8 @@ Deviations, ours / paper / published code: docs/methods/ewc.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +26,20 @@ from torch import Tensor, nn
 from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
 from budgeted.methods.course import Costs, Course, part, together
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Step, Technique
-from budgeted.replay import Rule
+from budgeted.methods.method import METHODS, Method, Named, Step
+from budgeted.replay import Selection
 from budgeted.replay.view import LearnerView
 
 
+@METHODS.register("ewc")
 @dataclass
-class ElasticWeightConsolidation(Technique):
-    """Holds weights near the anchor, each as strongly as it matters."""
+class ElasticWeightConsolidation(Method):
+    """elastic weight consolidation (EWC++) over experience replay"""
+
+    kept = ("fisher", "importance", "anchor", "averaged", "anchored")
+    boundaries: ClassVar[bool] = True
+    selection: Named[Selection] = "reservoir"
+    stream_share: float = 0.5
 
     strength: float = 200.0
     """lambda: weight of the penalty"""
@@ -117,37 +122,8 @@ class ElasticWeightConsolidation(Technique):
         anchored = sum(share for share, _ in course.behind_boundaries())
         return together(super().each_step(course), {"fisher": own, "backward": part(own, anchored)})
 
-    def copies(self, rule: Rule = "real") -> int:
-        """The paper's tables count the Fisher information once."""
-        return super().copies(rule) + (3 if rule == "real" else 2)
-
-    def state(self) -> dict[str, Tensor]:
-        state = super().state() | {"averaged": torch.tensor(self.averaged), "anchored": torch.tensor(self.anchored)}
-        for kind in ("fisher", "importance", "anchor"):
-            state |= {f"{kind}.{name}": kept for name, kept in getattr(self, kind).items()}
-        return state
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state(state)
-        self.averaged, self.anchored = int(state["averaged"]), bool(state["anchored"])
-        for kind in ("fisher", "importance", "anchor"):
-            kept = self._zeros()
-            for name, values in kept.items():
-                values.copy_(state[f"{kind}.{name}"])
-            setattr(self, kind, kept)
-
     def _parameters(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.learner.model.named_parameters() if p.requires_grad}
 
     def _zeros(self) -> dict[str, Tensor]:
         return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._parameters().items()}
-
-
-EWC = Method(
-    "ewc",
-    "elastic weight consolidation (EWC++) over experience replay",
-    selection="reservoir",
-    stream_share=0.5,
-    technique=ElasticWeightConsolidation,
-    boundaries=True,
-)

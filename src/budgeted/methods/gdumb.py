@@ -21,19 +21,18 @@ from __future__ import annotations
 import bisect
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from budgeted.errors import BudgetedError, UnknownName
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Technique
+from budgeted.methods.method import METHODS, Method, Named, PartName
 from budgeted.models.initialise import DRAWN, draw
-from budgeted.replay import Rule
+from budgeted.replay import Selection
 from budgeted.replay.membership import Slots
 from budgeted.replay.view import LearnerView
 
@@ -41,9 +40,15 @@ log = logging.getLogger("budgeted")
 _HARDLY_LESS = 0.9  # at a fraction of an iteration per sample, even spans of the stream are due uneven steps
 
 
+@METHODS.register("gdumb")
 @dataclass
-class TrainsForEvaluation(Technique):
-    """Trains from scratch on the memory when an evaluation comes, and at no other time."""
+class TrainsForEvaluation(Method):
+    """balance the memory, train from scratch on it at every evaluation, and never in between"""
+
+    kept = ("_start", "_trained")
+    trains: ClassVar[bool] = False
+    own: ClassVar[frozenset[PartName]] = frozenset({"selection", "retrieval", "freezing"})
+    selection: Named[Selection] = "greedy-quota"
 
     epochs: int | None = None
     """passes over the memory at every evaluation; None: as many as the iterations due since the last one make"""
@@ -53,8 +58,6 @@ class TrainsForEvaluation(Technique):
     """every training starts from newly drawn weights, or from those that the model had at first (kept, and counted)"""
     _start: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     _trained: int = field(default=0, init=False)  # steps of the model in use
-
-    trains = False
 
     def __post_init__(self) -> None:
         if self.epochs is not None and self.epochs < 1:
@@ -134,17 +137,6 @@ class TrainsForEvaluation(Technique):
                 kept[name].copy_(tensor)
         draw("head", learner.head, generator)
 
-    def nbytes(self, rule: Rule = "real") -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._start.values())
-
-    def state(self) -> dict[str, Tensor]:
-        return {"trained": torch.tensor(self._trained)} | {f"start.{name}": t for name, t in self._start.items()}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        kept = {name: tensor for name, tensor in state.items() if name.startswith("start.")}
-        self._start = {name.removeprefix("start."): tensor.to(self.learner.device) for name, tensor in kept.items()}
-        self._trained = int(state["trained"])
-
 
 def _batches(stored: int, batch: int, steps: int, generator: np.random.Generator) -> Iterator[Slots]:
     """Passes over the memory, each in an order of its own, cut into batches of one size: the last of a pass goes on
@@ -155,12 +147,3 @@ def _batches(stored: int, batch: int, steps: int, generator: np.random.Generator
             waiting = np.concatenate([waiting, generator.permutation(stored)])
         yield waiting[:batch]
         waiting = waiting[batch:]
-
-
-GDUMB = Method(
-    "gdumb",
-    "balance the memory, train from scratch on it at every evaluation, and never in between",
-    selection="greedy-quota",
-    technique=TrainsForEvaluation,
-    own=frozenset({"selection", "retrieval", "freezing"}),
-)

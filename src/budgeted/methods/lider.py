@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -34,18 +34,24 @@ from budgeted.budget import Cost, trace
 from budgeted.budget.trace import tracing
 from budgeted.errors import BudgetedError
 from budgeted.methods.course import Costs, Course, together
-from budgeted.methods.der import DER
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Step, Technique
-from budgeted.replay import Rule
+from budgeted.methods.der import DarkExperienceReplay
+from budgeted.methods.method import METHODS, Method, Step
 from budgeted.replay.view import LearnerView
 
 _SMALL = 1e-7  # against a division by zero where a position has no activation at all
 
 
+if TYPE_CHECKING:
+    _Behind = Method
+else:  # no fields of a method's own: those of the class that it stands before are kept
+    _Behind = object
+
+
 @dataclass
-class LipschitzTerm(Technique):
-    """Adds the term to the loss of the technique behind it (in the order of a class's bases)."""
+class LipschitzTerm(_Behind):
+    """Adds the term to the loss of the method behind it (in the order of a class's bases)."""
+
+    kept = ("targets", "averaged")
 
     target_weight: float = 0.3
     """weight of the distance to the targets"""
@@ -55,8 +61,6 @@ class LipschitzTerm(Technique):
     """first steps whose mean constants are the targets"""
     power_iterations: int = 10
     """for the spectral norms"""
-
-    plain = False
 
     def __post_init__(self) -> None:
         behind = getattr(super(), "__post_init__", None)
@@ -113,17 +117,6 @@ class LipschitzTerm(Technique):
         super().close()
         for handle in self._handles:
             handle.remove()
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        return super().nbytes(rule) + (self.targets.nbytes if rule == "real" else 0)
-
-    def state(self) -> dict[str, Tensor]:
-        return super().state() | {"targets": self.targets, "averaged": torch.tensor(self.averaged)}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state(state)
-        self.targets = state["targets"].to(self.learner.device, copy=True)
-        self.averaged = int(state["averaged"])
 
     def _listen(self, name: str, module: nn.Module) -> RemovableHandle:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
@@ -234,20 +227,17 @@ def _channels_first(feature: Tensor) -> Tensor:
     return feature.transpose(1, 2) if feature.ndim == 3 else feature
 
 
-def lider_over(method: Method, name: str | None = None) -> Method:
+def lider_over(method: type[Method], name: str | None = None) -> type[Method]:
     """A replay method with the Lipschitz term added to its loss; its settings are both's."""
-    if method.loss is not F.cross_entropy:
-        raise BudgetedError(f"LiDER adds to the loss of a technique: {method.name!r} has a loss function of its own")
-    if issubclass(method.technique, LipschitzTerm):
+    if issubclass(method, LipschitzTerm):
         raise BudgetedError(f"{method.name!r} has the Lipschitz term already: give the method under it")
-    if not method.technique.trains:
+    if not method.trains:
         raise BudgetedError(f"LiDER is a term of training steps over the stream: {method.name!r} runs none")
-    bases = (LipschitzTerm, method.technique)
-    technique: type[Technique] = dataclass(type(f"Lipschitz{method.technique.__name__}", bases, {}))
-    summary = f"Lipschitz-driven rehearsal over {method.name}"
-    return replace(method, name=name or f"lider-{method.name}", summary=summary, technique=technique)
+    own = {"__doc__": f"Lipschitz-driven rehearsal over {method.name}", "name": name or f"lider-{method.name}"}
+    found: type[Method] = dataclass(type(f"Lipschitz{method.__name__}", (LipschitzTerm, method), own))
+    return found
 
 
-LIDER = replace(
-    lider_over(DER, "lider"), summary="Lipschitz-driven rehearsal over der++; over another method: lider-NAME"
-)
+METHODS.family("lider-", lider_over)
+LIDER = METHODS.register("lider")(lider_over(DarkExperienceReplay, "lider"))
+LIDER.__doc__ = "Lipschitz-driven rehearsal over der++; over another method: lider-NAME"

@@ -1,50 +1,175 @@
-"""What a method is: a composition of selection, retrieval and freezing, and its loss.
+"""What a method is: one class, whose fields are its parts and its settings, and a few verbs.
 
-A method names the parts that it is made of; a run may replace any of them that the method does not define itself.
+    @METHODS.register("mine")
+    @dataclass
+    class Mine(Method):
+        \"\"\"replay with a loss of its own\"\"\"
+
+        selection: Named[Selection] = "reservoir"
+        weight: float = 0.5
+
+        def loss(self, step, logits):
+            return cross_entropy(logits, step.labels) + self.weight * ...
+
+A part is a name (ours, `package.module:NAME`, `file.py:NAME`) or an object; a run may replace any part that the method
+does not define itself. What is kept between steps is declared in `kept`, what is kept in every slot in `columns`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Literal
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self, TypeAlias, TypeVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from budgeted.budget import NOTHING, Cost
+from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
-from budgeted.methods.technique import Technique
+from budgeted.freezing.policies import FreezingPolicy
+from budgeted.methods.course import Costs, Course
+from budgeted.registry import Registry
+from budgeted.replay import Column, Retrieval, Selection
+from budgeted.replay.membership import Slots
+from budgeted.replay.view import LearnerView
 
-Part = Literal["selection", "retrieval", "freezing"]
-Loss = Callable[[Tensor, Tensor], Tensor]
+T = TypeVar("T")
+Named: TypeAlias = str | T
+"""A part by its name, or the part itself."""
+PartName = Literal["selection", "retrieval", "freezing"]
 
 
 @dataclass(frozen=True)
-class Method:
-    """One published algorithm, by its parts."""
+class Step:
+    """One training step's batch: the samples of the stream first, the replayed ones behind."""
 
-    name: str
-    """as it is typed"""
-    summary: str
-    """one line for a list"""
-    selection: str = "greedy-balanced"
+    new: int
+    """how many are of the stream"""
+    slots: Slots
+    """of the replayed ones"""
+    images: Tensor
+    labels: Tensor
+    """rows of the head"""
+    columns: Mapping[str, Tensor]
+    """what the slots of the replayed ones hold"""
+
+
+@dataclass
+class Method(Keeps):
+    """Trains on a cross-entropy from the memory alone: a method overrides what makes it different."""
+
+    selection: Named[Selection] = "greedy-balanced"
     """which samples stay in the memory"""
-    retrieval: str = "uniform"
+    retrieval: Named[Retrieval] = "uniform"
     """which samples are replayed"""
-    freezing: str = "none"
+    freezing: Named[FreezingPolicy] = "none"
     """which blocks rest"""
     stream_share: float = 0.0
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
-    loss: Loss = F.cross_entropy
-    """mean loss of a batch: logits and labels to a scalar"""
-    technique: type[Technique] = Technique
-    """what it adds to the loop"""
-    boundaries: bool = False
-    """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
-    own: frozenset[Part] = frozenset()
-    """parts that make the method what it is and cannot be replaced"""
 
-    def with_parts(self, **parts: str | None) -> Method:
+    name: ClassVar[str] = ""
+    """as it is typed; its registry gives it"""
+    own: ClassVar[frozenset[PartName]] = frozenset()
+    """parts that make the method what it is and cannot be replaced"""
+    boundaries: ClassVar[bool] = False
+    """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
+    trains: ClassVar[bool] = True
+    """whether it trains while the stream runs (GDumb does not)"""
+    choices = 1
+    """arrived samples that wait for one place in a batch; with more than one, `pick` says which take the places"""
+
+    learner: LearnerView = field(init=False, repr=False, compare=False)
+
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    def columns(self, classes: int | None) -> tuple[Column, ...]:
+        """What it keeps in every slot."""
+        return ()
+
+    def begin(self, learner: LearnerView) -> None:
+        """The learner is built."""
+        self.learner = learner
+
+    def withholds(self, sample: Tensor, row: int) -> bool:
+        """A sample has arrived: does the method keep it for itself, neither stored nor trained on?"""
+        return False
+
+    def pick(self, samples: Tensor, rows: Tensor) -> Tensor:
+        """Which of the samples that wait (uint8; rows of the head) are in this step: asked if there are too many.
+        Those of the last step are offered to the memory."""
+        return torch.arange(self.learner.stream_batch)
+
+    def loss(self, step: Step, logits: Tensor) -> Tensor:
+        """Of the batch: a scalar."""
+        return F.cross_entropy(logits, step.labels)
+
+    def after_backward(self, step: Step) -> None:
+        """Gradients are there, parameters have not moved."""
+
+    def after_step(self, step: Step, logits: Tensor) -> None:
+        """Parameters have moved."""
+
+    def stored(self, slot: int, place: int | None) -> None:
+        """A sample has entered the memory: the one at `place` of the last stream batch, or one never trained on."""
+
+    def end_task(self) -> None:
+        """The stream goes over to other classes; on streams without tasks, a fifth of it has passed."""
+
+    def before_prediction(self) -> None:
+        """An evaluation comes: the last moment to train for it, charged as `evaluation_training`."""
+
+    def corrected(self, logits: Tensor) -> Tensor:
+        """Logits as predictions are made from."""
+        return logits
+
+    # -- growth ------------------------------------------------------------------------------------------------
+
+    def growing(self, classes: int) -> None:
+        """The head is to get this many rows: refuse it here, before anything has changed."""
+
+    def grown(self) -> None:
+        """The head has got a new row."""
+
+    def close(self) -> None:
+        """The learner lets go of the model: hooks come off."""
+
+    # -- what it costs beside forward, backward and optimizer --------------------------------------------------
+
+    def operations(self, step: Step) -> int:
+        """What the loss and its backward run beyond a cross-entropy of the batch, under rule `real`."""
+        return 0
+
+    def most(self, new: int, batch: int) -> Cost:
+        """What it adds to the step that comes at most, beyond forward, backward and optimizer of its batch: `batch`
+        samples, `new` of them of the stream. A step is run if it can be paid, so a loose bound leaves compute unspent.
+        """
+        return NOTHING
+
+    def each_step(self, course: Course) -> Costs:
+        """What it adds to a training step, in the mean over such a course, beyond forward, backward and optimizer. Of
+        one that does not say, a plan takes what a few steps show."""
+        return {}
+
+    def beside_steps(self, course: Course) -> Costs:
+        """What it runs in such a course however many steps there are: for samples stored, for evaluations."""
+        return {}
+
+    # -- what it is --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def summary(cls) -> str:
+        """One line for a list: the first of its docstring."""
+        return (cls.__doc__ or "").strip().splitlines()[0]
+
+    @classmethod
+    def plain(cls) -> bool:
+        """Whether its loss is the plain cross-entropy of the whole batch."""
+        return cls.loss is Method.loss
+
+    def with_parts(self, **parts: str | None) -> Self:
         """The method with other parts; None leaves a part as it is."""
         wanted = {part: name for part, name in parts.items() if name is not None and name != getattr(self, part)}
         for part in wanted:
@@ -55,6 +180,30 @@ class Method:
                 )
         return replace(self, **wanted)  # type: ignore[arg-type]
 
-    @property
-    def plain_cross_entropy(self) -> bool:
-        return self.loss is F.cross_entropy and self.technique.plain
+    @classmethod
+    def settings(cls) -> list[str]:
+        """The names of what can be set about it."""
+        return [item.name for item in dataclasses.fields(cls) if item.init]
+
+
+class _Methods(Registry[type[Method]]):
+    """Methods know the name that they are registered under, or were given by."""
+
+    def register(self, name: str):  # type: ignore[no-untyped-def]
+        add = super().register(name)
+
+        def named(kind: type[Method]) -> type[Method]:
+            kind.name = name
+            return add(kind)
+
+        return named
+
+    def _given(self, name: str) -> type[Method]:
+        kind = super()._given(name)
+        if not (isinstance(kind, type) and issubclass(kind, Method)):
+            raise BudgetedError(f"{name} is no method: give a class that is made from budgeted.methods.Method")
+        kind.name = name
+        return kind
+
+
+METHODS = _Methods("method", "methods")

@@ -11,13 +11,19 @@ Deviations, ours / paper / published code: docs/methods/mir.md.
 
 from __future__ import annotations
 
-from budgeted.methods.method import Method
+from dataclasses import dataclass
+from typing import ClassVar
 
-MIR = Method(
-    "mir",
-    "ER that replays the samples whose loss would rise most by the coming update",
-    selection="reservoir",
-    retrieval="mir",
-    stream_share=0.5,
-    own=frozenset({"retrieval"}),
-)
+from budgeted.methods.method import METHODS, Method, Named, PartName
+from budgeted.replay import Retrieval, Selection
+
+
+@METHODS.register("mir")
+@dataclass
+class MIR(Method):
+    """ER that replays the samples whose loss would rise most by the coming update"""
+
+    selection: Named[Selection] = "reservoir"
+    retrieval: Named[Retrieval] = "mir"
+    stream_share: float = 0.5
+    own: ClassVar[frozenset[PartName]] = frozenset({"retrieval"})

@@ -17,8 +17,7 @@ Deviations, ours / paper / published code: docs/methods/ocs.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -28,21 +27,22 @@ from budgeted.budget import NOTHING, Cost, total
 from budgeted.errors import BudgetedError
 from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.evaluated import price_of
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Technique
+from budgeted.methods.method import METHODS, Method
 from budgeted.replay.per_sample import PerSampleGradients, flat
 from budgeted.replay.view import LearnerView
 
 
+@METHODS.register("ocs")
 @dataclass
-class OnlineCoreset(Technique):
-    """Trains on, and stores, those of the arrived samples whose gradients speak for the others and for the memory."""
+class OnlineCoreset(Method):
+    """ER that trains on and keeps the arrived samples whose gradients speak for the others and for the memory"""
+
+    stream_share: float = 0.5
 
     choices: int = 2
     """arrived samples for each place that they have in a batch"""
     tau: float = 1000.0
     """weight of the affinity with what is stored"""
-    _picked: list[int] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.choices < 1:
@@ -59,14 +59,7 @@ class OnlineCoreset(Technique):
     def pick(self, samples: Tensor, rows: Tensor) -> Tensor:
         stored = self._stored_of_others(rows)
         scores = coreset_scores(self.learner, self._gradients, samples, rows, stored, self.tau)
-        best = scores.argsort(descending=True, stable=True)[: self.learner.stream_batch].cpu()
-        self._picked = sorted(best.tolist())
-        return best
-
-    def offered(self, waiting: int) -> Sequence[int]:
-        """Those of the last step; all where there was nothing to choose, or no step."""
-        picked, self._picked = self._picked, None
-        return range(waiting) if picked is None else picked
+        return scores.argsort(descending=True, stable=True)[: self.learner.stream_batch].cpu()
 
     def _stored_of_others(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """As many stored samples as a batch has of the stream, of classes that have not just arrived."""
@@ -142,11 +135,3 @@ def _price(learner: LearnerView, arrived: int, stored: int) -> Cost:
     size = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
     products = 2 * arrived * arrived * size + (2 * arrived * size + 2 * size if stored else 0)
     return price_of(learner, arrived + stored, backward=True) + Cost(0, 2 * pixels + products + 8 * arrived * arrived)
-
-
-OCS = Method(
-    "ocs",
-    "ER that trains on and keeps the arrived samples whose gradients speak for the others and for the memory",
-    stream_share=0.5,
-    technique=OnlineCoreset,
-)

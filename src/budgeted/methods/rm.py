@@ -24,6 +24,7 @@ none beside the slots, of which a part is empty between thinnings.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,15 +34,18 @@ from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
 from budgeted.methods.course import Costs, Course, together
 from budgeted.methods.evaluated import evaluated, price_of
-from budgeted.methods.method import Method
-from budgeted.methods.technique import Technique
+from budgeted.methods.method import METHODS, Method, PartName
 from budgeted.replay.membership import Slots
 from budgeted.replay.selection import balanced_counts
 
 
+@METHODS.register("rm")
 @dataclass
-class RainbowMemory(Technique):
-    """Thins a full memory to samples at equal intervals of uncertainty."""
+class RainbowMemory(Method):
+    """ER with a memory of samples that range from certain to uncertain, by the votes of augmented views"""
+
+    own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
+    stream_share: float = 0.5
 
     views: int = 12
     """A: augmented views of a sample that vote"""
@@ -113,13 +117,3 @@ def thinned(members: Slots, uncertainty: npt.NDArray[np.float64], quota: int) ->
     order = members[np.argsort(uncertainty, kind="stable")]
     staying = np.arange(quota) * members.size // max(1, quota)
     return np.delete(order, staying)
-
-
-RM = Method(
-    "rm",
-    "ER with a memory of samples that range from certain to uncertain, by the votes of augmented views",
-    selection="greedy-balanced",
-    stream_share=0.5,
-    technique=RainbowMemory,
-    own=frozenset({"selection"}),
-)

@@ -10,6 +10,12 @@ Cost: forward and backward of the batch. Bytes: model and slots.
 
 from __future__ import annotations
 
-from budgeted.methods.method import Method
+from dataclasses import dataclass
 
-VANILLA = Method("vanilla", "train from the memory alone, uniform retrieval, nothing frozen")
+from budgeted.methods.method import METHODS, Method
+
+
+@METHODS.register("vanilla")
+@dataclass
+class Vanilla(Method):
+    """train from the memory alone, uniform retrieval, nothing frozen"""

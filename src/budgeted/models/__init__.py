@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import nn
 
-from budgeted.errors import BudgetedError, UnknownName
+from budgeted.errors import BudgetedError
 from budgeted.models.initialise import Draw, draw, initialised
 from budgeted.models.mlp import HIDDEN, MultilayerPerceptron
 from budgeted.models.parts import ImageShape
@@ -16,6 +19,7 @@ from budgeted.models.plain import NARROW, WIDE, PlainStyle, plain_cnn
 from budgeted.models.resnet import BASIC, PUBLISHED, STANDARD, ResNetShape, ResNetVariant, resnet, slim
 from budgeted.models.vit import BASE, BASE_SMALL_IMAGES, LARGE, TINY, ViTShape, draw_vit, vision_transformer
 from budgeted.models.vit_weights import pretrained
+from budgeted.registry import Registry
 
 __all__ = ["ImageShape", "build", "describe", "names"]
 
@@ -63,7 +67,9 @@ RESNETS = {
 }
 PLAIN_DEPTHS = (8, 16, 32)
 
-REGISTRY: dict[str, Entry] = {
+MODELS: Registry[Entry | Callable[..., nn.Module]] = Registry("model", "models")
+"""a user's own is a function, or a module class, that takes any of `classes`, `input_shape` and `seed` by name"""
+for _name, _entry in {
     **{name: resnet_entry(s, PUBLISHED, f"ResNet-{name[6:]}") for name, s in RESNETS.items()},
     **{f"{name}-standard": resnet_entry(s, STANDARD, f"ResNet-{name[6:]}") for name, s in RESNETS.items()},
     **{f"cnn{depth}": plain_entry(depth, NARROW) for depth in PLAIN_DEPTHS},
@@ -73,17 +79,19 @@ REGISTRY: dict[str, Entry] = {
     "vit-b": vit_entry(BASE, "ViT-B/16"),
     "vit-b-32px": vit_entry(BASE_SMALL_IMAGES, "ViT-B for small images"),
     "vit-l": vit_entry(LARGE, "ViT-L/16"),
-}
+}.items():
+    MODELS.register(_name)(_entry)
 
 
 def names() -> list[str]:
     """Every name that `build` knows."""
-    return list(REGISTRY)
+    return list(MODELS)
 
 
 def describe(name: str) -> str:
     """One line on the named network."""
-    return entry(name).description
+    found = MODELS[name]
+    return found.description if isinstance(found, Entry) else (inspect.getdoc(found) or name).splitlines()[0]
 
 
 def build(
@@ -99,17 +107,22 @@ def build(
     The same arguments give bit-equal weights, and the global random state is neither read nor moved.
 
     A vision transformer may start from pretrained `weights`: a folder in the Hugging Face format. The name may carry
-    the folder, as in `vit-b@FOLDER`; the head is drawn either way.
+    the folder, as in `vit-b@FOLDER`; the head is drawn either way. A network of your own goes by `package.module:NAME`
+    or `file.py:NAME`.
 
     >>> model = build("resnet32", classes=10)
     >>> sum(p.numel() for p in model.parameters())
     466906
     """
+    if ":" in name and "@" not in name:
+        return _own(name, MODELS[name], {"classes": classes, "input_shape": input_shape, "seed": seed})
     name, at, folder = name.partition("@")
     if at and (weights is not None or not folder):
         raise BudgetedError(f"give the folder of the weights once: {name}@FOLDER, or weights=FOLDER")
     weights = folder if at else weights
-    asked = entry(name)
+    asked = MODELS[name]
+    if not isinstance(asked, Entry):
+        return _own(name, asked, {"classes": classes, "input_shape": input_shape, "seed": seed})
     if classes < 1:
         raise BudgetedError(f"a model cannot have {classes} classes: ask for 1 or more (the head can grow later)")
     if len(input_shape) != 3 or min(input_shape) < 1:
@@ -119,12 +132,23 @@ def build(
     if weights is None:
         return initialised(lambda: asked.wire(classes, input_shape), seed, asked.fill)
     if asked.load is None:
-        loading = ", ".join(known for known, one in REGISTRY.items() if one.load is not None)
+        loading = ", ".join(known for known, one in MODELS.items() if isinstance(one, Entry) and one.load is not None)
         raise BudgetedError(f"{name} starts from a seed, not from weights; those that load weights: {loading}")
     return asked.load(classes, input_shape, seed, Path(weights))
 
 
-def entry(name: str) -> Entry:
-    if name not in REGISTRY:
-        raise UnknownName("model", name, REGISTRY)
-    return REGISTRY[name]
+def _own(name: str, make: Entry | Callable[..., nn.Module], facts: dict[str, Any]) -> nn.Module:
+    """What a user's function makes of the facts that it asks for; what torch draws meanwhile follows from the seed."""
+    if not callable(make):
+        raise BudgetedError(f"{name} is no function that makes a model: give one, or a module class")
+    asked = inspect.signature(make).parameters
+    anything = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in asked.values())
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(facts["seed"])
+        try:
+            built = make(**{key: value for key, value in facts.items() if anything or key in asked})
+        except TypeError as error:
+            raise BudgetedError(f"cannot build {name}: {error}; it may take classes, input_shape and seed") from error
+    if not isinstance(built, nn.Module):
+        raise BudgetedError(f"{name} gave a {type(built).__name__}, not a torch module")
+    return built

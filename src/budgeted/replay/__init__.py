@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, label_column, slots_for
+from budgeted.replay.importance import LeastImportant
 from budgeted.replay.memory import Batch, Memory, Watcher
 from budgeted.replay.mir import MaximallyInterfered, MIRSettings
-from budgeted.replay.retrieval import ClassBalanced, Retrieval, Uniform
+from budgeted.replay.retrieval import RETRIEVALS, ClassBalanced, Facts, Retrieval, Uniform
 from budgeted.replay.sar import Effort, SimilarityAwareRetrieval
 from budgeted.replay.sar_settings import SARSettings
-from budgeted.replay.selection import Considers, GreedyBalanced, GreedyQuota, Reservoir, Selection, Unlimited
+from budgeted.replay.selection import (
+    SELECTIONS,
+    Considers,
+    GreedyBalanced,
+    GreedyQuota,
+    Reservoir,
+    Selection,
+    Unlimited,
+)
 
 __all__ = [
     "LABEL",
+    "RETRIEVALS",
+    "SELECTIONS",
     "ASERSettings",
     "AdversarialShapley",
     "Batch",
@@ -20,8 +31,10 @@ __all__ = [
     "Column",
     "Considers",
     "Effort",
+    "Facts",
     "GreedyBalanced",
     "GreedyQuota",
+    "LeastImportant",
     "MIRSettings",
     "MaximallyInterfered",
     "Memory",

@@ -12,9 +12,9 @@ and as many as were stored stay. Values are those of `budgeted.replay.shapley`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,8 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.replay.incoming import MeetsTheStream, uniform_beside
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
-from budgeted.replay.selection import Reservoir
+from budgeted.replay.retrieval import RETRIEVALS, Facts
+from budgeted.replay.selection import SELECTIONS, Reservoir
 from budgeted.replay.shapley import features_of, features_price, shapley_operations, shapley_values
 from budgeted.replay.view import LearnerView
 
@@ -47,9 +48,9 @@ class ASERSettings:
     def __post_init__(self) -> None:
         for name in ("neighbours", "per_class", "candidates"):
             if getattr(self, name) < 1:
-                raise BudgetedError(f"aser.{name} must be 1 or more, got {getattr(self, name)}")
+                raise BudgetedError(f"{name} of aser must be 1 or more, got {getattr(self, name)}")
         if self.score not in ("mean", "extreme"):
-            raise UnknownName("aser.score", self.score, ("mean", "extreme"))
+            raise UnknownName("score of aser", self.score, ("mean", "extreme"))
 
     def of_each(self, memory: Memory) -> int:
         """Samples of each class in a set; two sets fit into the memory."""
@@ -57,8 +58,20 @@ class ASERSettings:
         return max(1, min(self.per_class, self.candidates // classes, len(memory) // (2 * classes)))
 
 
+@RETRIEVALS.register("aser")
 class AdversarialShapley(MeetsTheStream):
-    """Draws the candidates with the highest score; uniformly until the memory is full."""
+    """Those of value for what is stored and of none for what just arrived, by Shapley values.
+
+    Drawn are the candidates with the highest score; uniformly until the memory is full.
+    """
+
+    @classmethod
+    def settings_type(cls) -> type:
+        return ASERSettings
+
+    @classmethod
+    def made(cls, settings: Mapping[str, Any], facts: Facts) -> Self:
+        return cls(ASERSettings(**settings), cls.standing_in(facts))
 
     def __init__(self, settings: ASERSettings | None = None, standing_in: int = 0) -> None:
         super().__init__(standing_in)
@@ -73,7 +86,7 @@ class AdversarialShapley(MeetsTheStream):
         candidates = of_every_class(memory, enough, taken, generator)
         others = of_every_class(memory, of_each, np.concatenate([taken, candidates]), generator)
         best = candidates[np.argsort(-self._scores(memory, candidates, others, incoming), kind="stable")[:count]]
-        self._operations += len(candidates)
+        self.operations += len(candidates)
         missing = count - len(best)  # small classes have given all they have
         return np.concatenate([best, uniform_beside(memory, missing, np.concatenate([taken, best]), generator)])
 
@@ -121,6 +134,7 @@ class AdversarialShapley(MeetsTheStream):
         return of_each, max(of_each, -(-count // int(np.count_nonzero(memory.counts))))
 
 
+@SELECTIONS.register("aser")
 class ShapleySelection(Reservoir):
     """Fills the memory; then those of stored and arrived samples stay that are of value for classifying stored ones.
 
@@ -131,6 +145,14 @@ class ShapleySelection(Reservoir):
         super().__init__()
         self.settings = settings or ASERSettings()
         self._decided: list[int | None] = []
+
+    @classmethod
+    def settings_type(cls) -> type:
+        return ASERSettings
+
+    @classmethod
+    def made(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(ASERSettings(**settings))
 
     def consider(self, learner: LearnerView, samples: Tensor, labels: Tensor) -> None:
         """Decide on these samples, which are about to be offered to `select` one after the other."""

@@ -9,12 +9,11 @@ counted with the slots.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from budgeted.budget.kept import Keeps
 from budgeted.replay.column import Column
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
@@ -26,8 +25,10 @@ Floats = npt.NDArray[np.float64]
 _FOLD_BELOW = 0.5
 
 
-class Frequencies:
+class Frequencies(Keeps):
     """c_i of every slot and C_y of every class, both stored relative to `scale`."""
+
+    kept = ("scale", "of_class")
 
     def __init__(self, classes: int, reduce_on_eviction: bool) -> None:
         self.scale = 1.0
@@ -87,13 +88,3 @@ class Frequencies:
     def of_samples(self, memory: Memory) -> Floats:
         """c_i of every occupied slot."""
         return memory.host(FREQUENCY.name).astype(np.float64) * self.scale
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {
-            "scale": torch.tensor(self.scale, dtype=torch.float64),
-            "of_class": torch.from_numpy(self.of_class.copy()),
-        }
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.scale = float(state["scale"])
-        self.of_class = state["of_class"].numpy().copy()

@@ -5,22 +5,21 @@ The importance of every stored sample stands in the memory's column `importance`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from budgeted.errors import BudgetedError
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
-from budgeted.replay.selection import balanced_counts
+from budgeted.replay.selection import SELECTIONS, Selection, balanced_counts
 
 IMPORTANCE = "importance"
 
 
-class LeastImportant:
+@SELECTIONS.register("least-important")
+class LeastImportant(Selection):
     """Every newcomer is stored; when full, the least important member of the largest class makes room.
 
     The largest class is found after counting the newcomer, ties drawn. The newcomer itself never leaves, so a class of
@@ -47,12 +46,6 @@ class LeastImportant:
             order = np.argsort(importance[members], kind="stable")
             leaving.append(members[order[: members.size - int(remaining[label])]])
         return np.concatenate(leaving).astype(np.int64) if leaving else np.zeros(0, np.int64)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        return None
 
 
 def _importance(memory: Memory) -> npt.NDArray[Any]:

@@ -7,26 +7,23 @@ the batch as its stream part.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Mapping
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
-from budgeted.replay.column import Column, Rule
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
+from budgeted.replay.retrieval import Facts, Retrieval
 from budgeted.replay.view import LearnerView
 
 
-class MeetsTheStream(ABC):
+class MeetsTheStream(Retrieval):
     """A retrieval that looks at what just arrived, and at the model, before it draws: a policy overrides `choose`."""
 
-    columns: tuple[Column, ...] = ()
-    wants_gradients = False
+    kept = ("_latest",)
     wants_stream = True
 
     def __init__(self, standing_in: int) -> None:
@@ -34,7 +31,11 @@ class MeetsTheStream(ABC):
         self._latest: deque[int] = deque(maxlen=standing_in)
         self._learner: LearnerView | None = None
         self._incoming: tuple[Tensor, Tensor] | None = None
-        self._operations = 0
+
+    @staticmethod
+    def standing_in(facts: Facts) -> int:
+        """Half a batch, where none of it is of the stream."""
+        return 0 if facts.new else facts.batch // 2
 
     @abstractmethod
     def choose(
@@ -55,7 +56,7 @@ class MeetsTheStream(ABC):
             stored = memory.gather(taken)
             incoming = stored.samples, stored.labels
         count = min(batch_size, len(memory)) - len(taken)
-        self._operations = len(taken) + count
+        self.operations = len(taken) + count
         chosen = self.choose(memory, count, generator, incoming, taken) if count else np.zeros(0, np.int64)
         return np.concatenate([taken, chosen])
 
@@ -70,20 +71,6 @@ class MeetsTheStream(ABC):
             raise BudgetedError("this retrieval looks at the model: call meet() before draw()")
         return self._learner
 
-    def observe(self, values: Tensor, present: Tensor, labels: Tensor) -> None:
-        return None
-
-    def price(self) -> int:
-        """Of the draw itself; what was run on the model was charged where it ran."""
-        return self._operations
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        """The numbers of the slots stored last; the paper's tables do not count such things."""
-        return 8 * (self._latest.maxlen or 0) if rule == "real" else 0
-
-    def index_nbytes(self) -> int:
-        return 0
-
     def evicting(self, memory: Memory, slot: int) -> None:
         if slot in self._latest:
             self._latest.remove(slot)
@@ -94,13 +81,6 @@ class MeetsTheStream(ABC):
     def adopt(self, memory: Memory) -> None:
         """Renumbered: nobody knows any more which slots came last, until the next ones come."""
         self._latest.clear()
-
-    def state(self) -> dict[str, Tensor]:
-        return {"latest": torch.tensor(list(self._latest), dtype=torch.int64)} if self._latest.maxlen else {}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        if "latest" in state:
-            self._latest.extend(state["latest"].tolist())
 
 
 def uniform_beside(memory: Memory, count: int, taken: Slots, generator: np.random.Generator) -> Slots:

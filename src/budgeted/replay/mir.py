@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ from budgeted.errors import BudgetedError
 from budgeted.replay.incoming import MeetsTheStream, uniform_beside
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
+from budgeted.replay.retrieval import RETRIEVALS, Facts
 from budgeted.replay.view import LearnerView
 
 
@@ -37,11 +39,20 @@ class MIRSettings:
 
     def __post_init__(self) -> None:
         if self.candidates < 1:
-            raise BudgetedError(f"mir.candidates must be 1 or more, got {self.candidates}")
+            raise BudgetedError(f"retrieval.candidates must be 1 or more, got {self.candidates}")
 
 
+@RETRIEVALS.register("mir")
 class MaximallyInterfered(MeetsTheStream):
-    """Draws the candidates whose loss rises most under a virtual step on the samples that just arrived."""
+    """Those whose loss would rise most by an update on what just arrived."""
+
+    @classmethod
+    def settings_type(cls) -> type:
+        return MIRSettings
+
+    @classmethod
+    def made(cls, settings: Mapping[str, Any], facts: Facts) -> Self:
+        return cls(MIRSettings(**settings), cls.standing_in(facts))
 
     def __init__(self, settings: MIRSettings | None = None, standing_in: int = 0) -> None:
         super().__init__(standing_in)
@@ -56,7 +67,7 @@ class MaximallyInterfered(MeetsTheStream):
             return candidates[:count]
         batch = memory.gather(candidates)
         increase = loss_increase(self.learner, incoming, (batch.samples, batch.labels)).cpu().numpy()
-        self._operations += 2 * looked_at  # the difference of losses, and one look at each for the largest
+        self.operations += 2 * looked_at  # the difference of losses, and one look at each for the largest
         return candidates[np.argsort(-increase, kind="stable")[:count]]
 
     def most(self, learner: LearnerView, new: int, batch: int) -> Cost:

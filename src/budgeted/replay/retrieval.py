@@ -1,39 +1,75 @@
-"""Retrieval: which stored samples are replayed. The protocol, and the two policies that keep no state."""
+"""Retrieval: which stored samples are replayed. What every policy is made from, and the two that keep nothing."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from budgeted.budget import NOTHING, Cost
-from budgeted.replay.column import Column, Rule
+from budgeted.budget.kept import Keeps
+from budgeted.registry import Registry
+from budgeted.replay.column import Column
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
 from budgeted.replay.view import LearnerView
 
 
-class Retrieval(Protocol):
-    """Which samples are replayed. `memory.watch(retrieval)` once, then `draw` and `observe` in turn."""
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a learner when its retrieval is made."""
 
-    columns: tuple[Column, ...]
+    classes: int | None
+    """how many there will be, if that is known: their bytes are reserved at once"""
+    coordinates: int
+    """weights whose per-sample gradients are sampled"""
+    batch: int
+    """samples in a training batch"""
+    new: int
+    """how many of them are of the stream"""
+
+
+class Retrieval(Keeps, ABC):
+    """Which samples are replayed. A policy says `draw`, and overrides what else it needs.
+
+    `memory.watch(retrieval)` once, then `draw` and `observe` in turn. The fields of one that is a dataclass are its
+    settings (`--set retrieval.NAME=VALUE`).
+    """
+
+    columns: tuple[Column, ...] = ()
     """What it keeps in every slot; the memory is made with these columns and counts their bytes."""
-    wants_gradients: bool
+    wants_gradients: bool = False
     """Whether `observe` has a use for sampled per-sample gradients; if not, nobody need compute them."""
-
-    wants_stream: bool
+    wants_stream: bool = False
     """Whether it looks at the samples that just arrived, and at the model, before it draws."""
+    operations: int = 0
+    """of the latest draw under rule `real`, where no dispatcher sees them: one per element of an elementwise
+    operation, one per input of a reduction, two per multiply-accumulate, nothing for a move"""
+
+    @classmethod
+    def made(cls, settings: Mapping[str, Any], facts: Facts) -> Self:
+        """One with these settings, for such a learner."""
+        return cls(**settings)
+
+    @classmethod
+    def settings_type(cls) -> type:
+        """The dataclass whose fields are its settings."""
+        return cls
+
+    @abstractmethod
+    def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
+        """min(batch_size, len(memory)) different slots, in the order drawn."""
 
     def meet(self, learner: LearnerView, samples: torch.Tensor, labels: torch.Tensor) -> None:
         """These samples of the stream (uint8) will be in the batch; what is run on the model is charged."""
 
     def most(self, learner: LearnerView, new: int, batch: int) -> Cost:
         """What the next `draw` runs on the model at most, for `batch` samples, `new` of them of the stream."""
-
-    def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
-        """min(batch_size, len(memory)) different slots, in the order drawn."""
+        return NOTHING
 
     def observe(self, values: torch.Tensor, present: torch.Tensor, labels: torch.Tensor) -> None:
         """The step is done: `values` [B, d] are the gradients of each drawn sample at d sampled weights,
@@ -41,77 +77,29 @@ class Retrieval(Protocol):
         """
 
     def price(self) -> int:
-        """Operations of the latest `draw` and `observe` under rule `real`: one per element of an elementwise
-        operation, one per input of a reduction, two per multiply-accumulate, nothing for a move."""
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        """Bytes it keeps between steps beside its columns."""
+        """Operations of the latest `draw` and `observe`."""
+        return self.operations
 
     def index_nbytes(self) -> int:
         """Working memory of its index, which the memory's content determines."""
-
-    def evicting(self, memory: Memory, slot: int) -> None: ...
-
-    def stored(self, memory: Memory, slot: int) -> None: ...
-
-    def adopt(self, memory: Memory) -> None: ...
-
-    def state(self) -> dict[str, torch.Tensor]: ...
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
-
-
-class KeepsToTheMemory:
-    """A retrieval that looks neither at the stream nor at the model."""
-
-    wants_stream = False
-
-    def meet(self, learner: LearnerView, samples: torch.Tensor, labels: torch.Tensor) -> None:
-        return None
-
-    def most(self, learner: LearnerView, new: int, batch: int) -> Cost:
-        return NOTHING
-
-
-class _Stateless(KeepsToTheMemory):
-    """A policy that only looks at the memory as it is."""
-
-    columns: tuple[Column, ...] = ()
-    wants_gradients = False
-
-    def __init__(self) -> None:
-        self._operations = 0
-
-    def observe(self, values: torch.Tensor, present: torch.Tensor, labels: torch.Tensor) -> None:
-        return None
-
-    def price(self) -> int:
-        return self._operations
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        return 0
-
-    def index_nbytes(self) -> int:
         return 0
 
     def evicting(self, memory: Memory, slot: int) -> None:
-        return None
+        """The sample in this slot is about to leave."""
 
     def stored(self, memory: Memory, slot: int) -> None:
-        return None
+        """A sample has just come into this slot."""
 
     def adopt(self, memory: Memory) -> None:
-        return None
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        return None
+        """Slots were renumbered or filled in bulk: take the memory as it now is."""
 
 
-class Uniform(_Stateless):
-    """Every subset of the memory is equally likely.
+RETRIEVALS: Registry[type[Retrieval]] = Registry("retrieval", "retrievals")
+
+
+@RETRIEVALS.register("uniform")
+class Uniform(Retrieval):
+    """Every stored sample is equally likely.
 
     numpy draws without replacement by Floyd's algorithm, in O(batch), unless the population is below
     10,000 or below fifty batches, where it shuffles the tail of a list instead: never a pass over a large
@@ -120,13 +108,13 @@ class Uniform(_Stateless):
 
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         count = min(batch_size, len(memory))
-        self._operations = count
+        self.operations = count
         return generator.choice(len(memory), count, replace=False)
 
 
-class ClassBalanced(_Stateless):
-    """Each draw takes a class uniformly among those with a sample left to draw, then one of these samples
-    uniformly.
+@RETRIEVALS.register("class-balanced")
+class ClassBalanced(Retrieval):
+    """Every class with a sample left to draw is equally likely, then every one of these samples.
 
     A class all of whose samples are in the batch is left out of the lottery, so a small memory still fills
     the batch.
@@ -137,14 +125,14 @@ class ClassBalanced(_Stateless):
         open_classes = np.flatnonzero(memory.counts).tolist()
         left = {label: int(memory.counts[label]) for label in open_classes}
         drawn: dict[int, None] = {}
-        self._operations = memory.counts.size + 2 * count
+        self.operations = memory.counts.size + 2 * count
         for for_class, for_sample in generator.random((count, 2)).tolist():
             label = open_classes[int(for_class * len(open_classes))]
             members = memory.membership.members(label)
             slot = int(members[int(for_sample * members.size)])
             while slot in drawn:  # the class stays chosen; only a batch's worth of its members can be taken
                 slot = int(members[generator.integers(members.size)])
-                self._operations += 1
+                self.operations += 1
             drawn[slot] = None
             left[label] -= 1
             if left[label] == 0:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +22,11 @@ import torch
 
 from budgeted.errors import BudgetedError
 from budgeted.replay.bands import Bands
-from budgeted.replay.column import Column, Rule
+from budgeted.replay.column import Column
 from budgeted.replay.frequency import FREQUENCY, Frequencies
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
-from budgeted.replay.retrieval import ClassBalanced, KeepsToTheMemory
+from budgeted.replay.retrieval import RETRIEVALS, ClassBalanced, Facts, Retrieval
 from budgeted.replay.sar_settings import SARSettings
 from budgeted.replay.similarity import (
     ClassGradientSimilarity,
@@ -54,14 +55,25 @@ class Effort:
     """Proposals for each slot to draw, beside one for eight slots of the memory, before a pass is taken."""
 
 
-class SimilarityAwareRetrieval(KeepsToTheMemory):
-    """SAR over one memory, which is made with `columns` and then told to `watch` this.
+@RETRIEVALS.register("sar")
+class SimilarityAwareRetrieval(Retrieval):
+    """Similarity-aware: the least used first, counting the uses of similar classes.
 
+    SAR over one memory, which is made with `columns` and then told to `watch` this.
     `classes` reserves the bytes of that many classes at once; more are added as they appear. `coordinates`
     is the number of sampled weights, needed only where class gradients are kept.
     """
 
+    kept = ("frequencies", "similarity", "_class_term", "_known", "draws", "_banded_at", "_operations_between")
     columns: tuple[Column, ...] = (FREQUENCY,)
+
+    @classmethod
+    def settings_type(cls) -> type:
+        return SARSettings
+
+    @classmethod
+    def made(cls, settings: Mapping[str, Any], facts: Facts) -> Self:
+        return cls(SARSettings(**settings), facts.classes or 0, facts.coordinates)
 
     def __init__(
         self,
@@ -84,7 +96,6 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
         self._banded_at = 0
         self._warmup = ClassBalanced()
         self._effort = effort or Effort()
-        self._operations = 0
         self._operations_between = 0
 
     def _make_similarity(self, classes: int, coordinates: int | None) -> Similarity:
@@ -99,11 +110,11 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         if not memory.watched_by(self):
             raise BudgetedError("the retrieval does not hear of the memory's changes: call memory.watch(retrieval)")
-        self._operations, self._operations_between = self._operations_between, 0
+        self.operations, self._operations_between = self._operations_between, 0
         count = min(batch_size, len(memory))
         if self.draws < self.settings.warmup:
             slots = self._warmup.draw(memory, count, generator)
-            self._operations += self._warmup.price()
+            self.operations += self._warmup.price()
         else:
             slots = self._draw(memory, count, generator)
         self.draws += 1
@@ -114,14 +125,14 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
             self.frequencies.fold(memory)
             self._retake_class_term()
             self._bands = None
-            self._operations += 2 * len(memory)
+            self.operations += 2 * len(memory)
         return slots
 
     def _draw(self, memory: Memory, count: int, generator: np.random.Generator) -> Slots:
         if count == 0:
             return np.zeros(0, np.int64)
         scores = self.scores(memory)
-        self._operations += 4 * memory.counts.size
+        self.operations += 4 * memory.counts.size
         stored = memory.host(FREQUENCY.name)
         drawn: dict[int, None] = {}
         by_proposals = len(memory) > self._effort.pass_below
@@ -130,14 +141,12 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
                 steepest = max(float(scores.slope.max()), 1e-300)
                 self._bands = Bands.over(memory, stored, _BAND_TEMPERATURES * scores.temperature / steepest)
                 self._banded_at = self.draws
-                self._operations += 4 * len(memory)
+                self.operations += 4 * len(memory)
             direct = self._effort.direct * count
             patience = self._effort.proposals * count + len(memory) // 8
-            self._operations += draw_by_proposals(
-                scores, self._bands, stored, drawn, count, direct, patience, generator
-            )
+            self.operations += draw_by_proposals(scores, self._bands, stored, drawn, count, direct, patience, generator)
         if len(drawn) < count:
-            self._operations += draw_by_pass(scores, memory.labels, stored, drawn, count, generator)
+            self.operations += draw_by_pass(scores, memory.labels, stored, drawn, count, generator)
             # Frequencies may have left the bands behind. New ones cost a pass too: not after every such draw.
             if by_proposals and (self.draws - self._banded_at) * count >= len(memory) // 4:
                 self._bands = None
@@ -171,10 +180,10 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
         before, grown = self.frequencies.use(memory, slots, labels)
         if self.similarity is not None:
             self._class_term += grown @ self.similarity.matrix[labels]
-            self._operations += 2 * labels.size * self._class_term.size
+            self.operations += 2 * labels.size * self._class_term.size
         if self._bands is not None:
             self._bands.move(labels, slots, before, memory.host(FREQUENCY.name)[slots])
-        self._operations += 4 * labels.size
+        self.operations += 4 * labels.size
 
     def observe(self, values: torch.Tensor, present: torch.Tensor, labels: torch.Tensor) -> None:
         if self.similarity is None or not self.wants_gradients:
@@ -182,22 +191,16 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
         which = labels.cpu().numpy().astype(np.int64)
         self._ensure_classes(int(which.max(initial=-1)) + 1)
         update = self.similarity.update(values, present, which)
-        self._operations += self.similarity.operations
+        self.operations += self.similarity.operations
         if update is None:
             return
         classes, change = update
         of_class = self.frequencies.of_class
         if change is not None:
             self._class_term += of_class[classes] @ change
-            self._operations += 2 * change.size
+            self.operations += 2 * change.size
         self._class_term[classes] = self.similarity.matrix[classes] @ of_class
-        self._operations += 2 * classes.size * of_class.size
-
-    def price(self) -> int:
-        """Operations of the latest draw, of what was stored and evicted before it, and of what was
-        observed after it.
-        """
-        return self._operations
+        self.operations += 2 * classes.size * of_class.size
 
     def evicting(self, memory: Memory, slot: int) -> None:
         stored = memory.host(FREQUENCY.name)[slot]
@@ -245,41 +248,17 @@ class SimilarityAwareRetrieval(KeepsToTheMemory):
             self._class_term = self.similarity.matrix @ self.frequencies.of_class
             self._operations_between += 2 * self.similarity.matrix.size
 
-    def nbytes(self, rule: Rule = "real") -> int:
-        """S, C_y, the class term and one byte a class under rule `real`; S alone under rule `paper`."""
-        similarity = self.similarity.nbytes(rule) if self.similarity is not None else 0
-        if rule == "paper":
-            return similarity
-        return similarity + self.frequencies.of_class.nbytes + self._class_term.nbytes + self._known.nbytes
-
     def index_nbytes(self) -> int:
         return 0 if self._bands is None else self._bands.nbytes
 
     def state(self) -> dict[str, torch.Tensor]:
-        parts: dict[str, dict[str, torch.Tensor]] = {"frequency": self.frequencies.state()}
-        if self.similarity is not None:
-            parts["similarity"] = self.similarity.state()
-        if self._bands is not None:
-            parts["bands"] = self._bands.state()
-        state = {f"{part}.{name}": value for part, content in parts.items() for name, value in content.items()}
-        state["class_term"] = torch.from_numpy(self._class_term.copy())
-        state["known"] = torch.from_numpy(self._known.copy())
-        state["counters"] = torch.tensor([self.draws, self._banded_at, self._operations_between])
-        return state
+        bands = {} if self._bands is None else self._bands.state()
+        return super().state() | {f"bands.{name}": value for name, value in bands.items()}
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
+    def load_state(self, state: Mapping[str, torch.Tensor], device: torch.device | str = "cpu") -> None:
         """Continue as saved; the memory is loaded, and watched by this, before."""
         if self._memory is None:
             raise BudgetedError("the retrieval has no memory yet: call memory.watch(retrieval) before loading it")
-
-        def part(prefix: str) -> dict[str, torch.Tensor]:
-            return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
-
-        self.frequencies.load_state(part("frequency."))
-        if self.similarity is not None:
-            self.similarity.load_state(part("similarity."))
-        bands = part("bands.")
+        super().load_state(state, device)
+        bands = {name.removeprefix("bands."): state[name] for name in state if name.startswith("bands.")}
         self._bands = Bands.from_state(self._memory, bands) if bands else None
-        self._class_term = state["class_term"].numpy().copy()
-        self._known = state["known"].numpy().copy()
-        self.draws, self._banded_at, self._operations_between = state["counters"].tolist()

@@ -8,30 +8,43 @@ of strings and integers: it goes to JSON as it is, and assigning it back continu
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 
+from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
+from budgeted.registry import Registry
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
 from budgeted.replay.view import LearnerView
 
 
-class Selection(Protocol):
-    """Which samples stay."""
+class Selection(Keeps, ABC):
+    """Which samples stay. The fields of one that is a dataclass are its settings (`--set selection.NAME=VALUE`)."""
 
+    @abstractmethod
     def select(self, memory: Memory, label: int, generator: np.random.Generator) -> int | None:
         """The slot for a sample that has just arrived, or None to let it go."""
 
     def give_up(self, memory: Memory, count: int, generator: np.random.Generator) -> Slots:
-        """The slots of `count` stored samples to lose when the memory must shrink."""
+        """The slots of `count` stored samples to lose when the memory must shrink: uniformly chosen."""
+        return generator.choice(len(memory), count, replace=False)
 
-    def state(self) -> dict[str, torch.Tensor]: ...
+    @classmethod
+    def settings_type(cls) -> type:
+        """The dataclass whose fields are its settings."""
+        return cls
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
+    @classmethod
+    def made(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(**settings)
+
+
+SELECTIONS: Registry[type[Selection]] = Registry("selection", "selections")
 
 
 @runtime_checkable
@@ -50,8 +63,11 @@ def balanced_counts(counts: Slots, stored: int) -> Slots:
     return remaining
 
 
-class Reservoir:
+@SELECTIONS.register("reservoir")
+class Reservoir(Selection):
     """A uniform sample of all that has arrived: the n-th is stored with probability capacity / n."""
+
+    kept = ("seen",)
 
     def __init__(self) -> None:
         self.seen = 0
@@ -63,18 +79,9 @@ class Reservoir:
         slot = int(generator.integers(self.seen))
         return slot if slot < len(memory) else None
 
-    def give_up(self, memory: Memory, count: int, generator: np.random.Generator) -> Slots:
-        """Uniformly chosen: what is left is a reservoir of the smaller capacity."""
-        return generator.choice(len(memory), count, replace=False)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"seen": torch.tensor(self.seen)}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.seen = int(state["seen"])
-
-
-class GreedyBalanced:
+@SELECTIONS.register("greedy-balanced")
+class GreedyBalanced(Selection):
     """Every newcomer is stored; when full, a random member of the largest class makes room.
 
     The largest class is found after counting the newcomer, ties going to the lowest label. The newcomer
@@ -102,13 +109,8 @@ class GreedyBalanced:
         ]
         return np.concatenate(chosen).astype(np.int64) if chosen else np.zeros(0, np.int64)
 
-    def state(self) -> dict[str, torch.Tensor]:
-        return {}
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        return None
-
-
+@SELECTIONS.register("greedy-quota")
 class GreedyQuota(GreedyBalanced):
     """GDumb's sampler: a newcomer enters while its class has less than an even share of the memory, or goes by.
 
@@ -126,7 +128,8 @@ class GreedyQuota(GreedyBalanced):
         return int(members[generator.integers(members.size)])
 
 
-class Unlimited:
+@SELECTIONS.register("unlimited")
+class Unlimited(Selection):
     """Everything is stored."""
 
     def select(self, memory: Memory, label: int, generator: np.random.Generator) -> int | None:
@@ -136,9 +139,3 @@ class Unlimited:
 
     def give_up(self, memory: Memory, count: int, generator: np.random.Generator) -> Slots:
         raise BudgetedError("selection `unlimited` gives nothing up: choose another one for a limited memory")
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        return None

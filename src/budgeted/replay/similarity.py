@@ -14,14 +14,14 @@ Both forms see the gradients of each sample of a batch at a few sampled weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from budgeted.replay.column import Rule
+from budgeted.budget.kept import Keeps
 from budgeted.replay.membership import Slots
 
 Floats = npt.NDArray[np.float64]
@@ -32,22 +32,19 @@ columns.
 """
 
 
-class Similarity(Protocol):
+class Similarity(Keeps, ABC):
     """S as it is now, and how it learns."""
 
+    kept: ClassVar[tuple[str, ...]] = ("matrix",)
     matrix: Singles
     operations: int
     """Operations of the latest update."""
 
+    @abstractmethod
     def ensure_classes(self, classes: int) -> None: ...
 
+    @abstractmethod
     def update(self, values: torch.Tensor, present: torch.Tensor, labels: Slots) -> Update | None: ...
-
-    def nbytes(self, rule: Rule = "real") -> int: ...
-
-    def state(self) -> dict[str, torch.Tensor]: ...
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None: ...
 
 
 def start_at_mean(matrix: Singles, label: int, known: npt.NDArray[np.bool_]) -> None:
@@ -92,22 +89,7 @@ def grown(array: npt.NDArray[np.float32], *sizes: int) -> Singles:
     return larger
 
 
-class _MatrixAlone:
-    """S is all that is kept."""
-
-    matrix: Singles
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        return self.matrix.nbytes
-
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"matrix": torch.from_numpy(self.matrix.copy())}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.matrix = state["matrix"].numpy().copy()
-
-
-class PairwiseSimilarity(_MatrixAlone):
+class PairwiseSimilarity(Similarity):
     """Algorithm 1 of the paper: a moving average of the cosines between samples, n_cls² floats."""
 
     def __init__(self, classes: int, ema: float) -> None:
@@ -144,7 +126,7 @@ class PairwiseSimilarity(_MatrixAlone):
         return classes, None
 
 
-class OwnClassAlone(_MatrixAlone):
+class OwnClassAlone(Similarity):
     """No similarity but a class's own: S is the identity, nothing is learned and no gradients are wanted."""
 
     def __init__(self, classes: int) -> None:
@@ -162,7 +144,7 @@ class OwnClassAlone(_MatrixAlone):
 ClassGradientForm = Literal["cosine", "unit", "published"]
 
 
-class ClassGradientSimilarity:
+class ClassGradientSimilarity(Similarity):
     """Appendix A.17: a moving average of each class's gradient, n_cls · d floats, and S from these.
 
     `cosine` is cos(G_i, G_j), so that a class is wholly like itself. `unit` averages gradients of length
@@ -170,6 +152,8 @@ class ClassGradientSimilarity:
     is cos(G_i, G_j) √(s_i s_j) a_i a_j, where s_i averages cos(sample, G_i) before the step and a_i = 1 -
     (1 - ema)^steps. In a step with some weights frozen, only the coordinates present move.
     """
+
+    kept = ("_gradients", "_own")
 
     def __init__(self, classes: int, ema: float, coordinates: int, form: ClassGradientForm) -> None:
         self.matrix: Singles = np.zeros((classes, classes), np.float32)
@@ -235,17 +219,3 @@ class ClassGradientSimilarity:
         self.matrix[classes] = fresh
         self.matrix[:, classes] = self.matrix[classes].T
         return classes, self.matrix[classes].astype(np.float64) - old
-
-    def nbytes(self, rule: Rule = "real") -> int:
-        """The paper pays for S alone."""
-        rest = self._gradients.nbytes + self._own.nbytes
-        return self.matrix.nbytes + (rest if rule == "real" else 0)
-
-    def state(self) -> dict[str, torch.Tensor]:
-        arrays = {"matrix": self.matrix, "gradients": self._gradients, "own": self._own}
-        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        self.matrix = state["matrix"].numpy().copy()
-        self._gradients = state["gradients"].numpy().copy()
-        self._own = state["own"].numpy().copy()

@@ -7,7 +7,7 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -16,7 +16,8 @@ from tyro.conf import Suppress
 from budgeted.budget import RULES, Budget, parse_bytes, parse_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.settings import Settings, from_pairs
-from budgeted.methods import Method, method
+from budgeted.methods import METHODS, Method
+from budgeted.registry import file_digest, source_of
 from budgeted.streams import order_names
 
 
@@ -25,13 +26,13 @@ class RunConfig:
     """One run: a method on a stream within a budget."""
 
     method: str = "al-sar"
-    """What learns: see `budgeted list methods`."""
+    """What learns: see `budgeted list methods`; your own as FILE.py:NAME or package.module:NAME."""
     dataset: str = "digits"
     """What it learns from: a name of `budgeted list datasets`, an image folder, or an .npz file."""
     stream: str = "gaussian"
     """In which order samples arrive: gaussian, disjoint, blurry or domain."""
     model: str = ""
-    """Which model: see `budgeted list models`. If not given, resnet32; cnn8 for the 8 x 8 digits."""
+    """Which model: see `budgeted list models`, or FILE.py:NAME. If not given, resnet32; cnn8 for 8 x 8 digits."""
     iterations: float | None = None
     """Training steps per sample (1 if no --compute is given)."""
     compute: str | None = None
@@ -47,9 +48,9 @@ class RunConfig:
     batch_size: int = 16
     """Samples in a training batch."""
     freezing: str | None = None
-    """Which blocks rest: none, constant, linear, random, adaptive. The method's own if not given."""
+    """Which blocks rest: see `budgeted list freezing`, or FILE.py:NAME. The method's own if not given."""
     retrieval: str | None = None
-    """Which samples are replayed: uniform, class-balanced, sar, mir, aser. The method's own if not given."""
+    """Which samples are replayed: see `budgeted list retrieval`, or FILE.py:NAME. The method's own if not given."""
     spend_savings: bool = False
     """Let compute that freezing saves buy more iterations, spread over the rest of the stream."""
     eval_every: int = 100
@@ -72,6 +73,8 @@ class RunConfig:
     """Samples between two checkpoints; a fiftieth of the stream if not given."""
     settings: Suppress[dict[str, str]] = field(default_factory=dict)
     """Any other setting, such as learner.learning_rate or retrieval.temperature."""
+    sources: Suppress[dict[str, str]] = field(default_factory=dict)
+    """Digests of the user's own files that the parts come from, written when a run begins."""
 
     def __post_init__(self) -> None:
         if self.iterations is not None and self.compute is not None:
@@ -97,12 +100,25 @@ class RunConfig:
         return self.model or ("cnn8" if self.dataset == "digits" else "resnet32")
 
     def build_method(self) -> Method:
-        return method(self.method).with_parts(freezing=self.freezing, retrieval=self.retrieval)
+        return METHODS[self.method]().with_parts(freezing=self.freezing, retrieval=self.retrieval)
 
     def build_settings(self, flips: bool) -> Settings:
         pairs = {"learner.batch_size": str(self.batch_size), **self.settings}
-        method = self.build_method()
-        return from_pairs(pairs, method.freezing, flips, method.technique)
+        return from_pairs(pairs, self.build_method(), flips)
+
+    def with_sources(self) -> RunConfig:
+        """With the user's own files found from anywhere, and known by their content."""
+        places = {name: getattr(self, name) for name in ("method", "model", "freezing", "retrieval")}
+        files = {name: source_of(text) for name, text in places.items() if text}
+        absolute = {name: f"{path.resolve()}:{places[name].rpartition(':')[2]}" for name, path in files.items() if path}
+        digests = {str(path.resolve()): file_digest(path) for path in files.values() if path}
+        return replace(self, **absolute, sources=digests) if digests else self  # type: ignore[arg-type]
+
+    def refuse_other_sources(self) -> None:
+        """A run goes on with the files that it was begun with."""
+        for path, digest in self.sources.items():
+            if file_digest(Path(path)) != digest:
+                raise BudgetedError(f"{path} is not what it was when the run was begun: restore it, or begin a new run")
 
     def budget(self) -> Budget:
         return Budget(
@@ -111,7 +127,10 @@ class RunConfig:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "model": self.network}
+        found = {**dataclasses.asdict(self), "model": self.network}
+        if not self.sources:
+            del found["sources"]
+        return found
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str) -> RunConfig:
@@ -124,7 +143,7 @@ class RunConfig:
                 raise UnknownName(f"key in {where}", key, known)
             if not _fits(value, hints[name]):
                 raise BudgetedError(f"{where}: {key} = {value!r} is not of type {hints[name]}")
-            cleaned[name] = {k: str(v) for k, v in value.items()} if name == "settings" else value
+            cleaned[name] = {k: str(v) for k, v in value.items()} if isinstance(value, dict) else value
         return cls(**cleaned)
 
 

@@ -300,6 +300,7 @@ def start(config: RunConfig, path: Path, report: Report | None = None) -> dict[s
     with _disk_errors(path), folder.locked():
         if folder.path.joinpath("config.json").exists():
             folder.begin({}, {})  # says that there is a run already
+        config = config.with_sources()
         here = environment(config.threads, config.device)
         run = Run(config, folder, here)  # a mistake in the configuration leaves no folder that looks like a run
         folder.begin(config.to_json(), here)
@@ -321,6 +322,7 @@ def resume(path: Path, report: Report | None = None, *, accept_other_arithmetic:
         done = folder.summary()
         if done is not None:
             return done
+        config.refuse_other_sources()
         here = environment(config.threads, config.device)
         found = folder.read_checkpoint()
         if found is not None and not accept_other_arithmetic:

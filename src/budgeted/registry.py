@@ -1,0 +1,147 @@
+"""Names for parts: ours, those of installed packages, and those of a user's own file.
+
+A registry is a mapping from names to what they stand for. A part gets its name by a decorator,
+
+    @METHODS.register("mine")
+    class Mine(Method): ...
+
+by an entry point of an installed package (group `budgeted.methods`, `budgeted.retrievals`, …), or needs none: wherever
+a name is taken, `package.module:NAME` and `path/to/file.py:NAME` are taken too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from budgeted.errors import BudgetedError, UnknownName
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """What there is of one kind, by name."""
+
+    def __init__(self, kind: str, group: str) -> None:
+        """kind: as an error calls it. group: the entry points `budgeted.GROUP` of installed packages."""
+        self.kind = kind
+        self._group = f"budgeted.{group}"
+        self._known: dict[str, T] = {}
+        self._families: dict[str, Callable[[T], T]] = {}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Give what follows a name; one name stands for one thing."""
+
+        def add(thing: T) -> T:
+            if name in self._known and self._known[name] is not thing:
+                raise BudgetedError(f"there is a {self.kind} {name!r} already: choose another name")
+            self._known[name] = thing
+            return thing
+
+        return add
+
+    def family(self, prefix: str, over: Callable[[T], T]) -> None:
+        """`prefix` before the name of any other one stands for what `over` makes of that one."""
+        self._families[prefix] = over
+
+    def __getitem__(self, name: str) -> T:
+        """By name, by `module:NAME` or by `file.py:NAME`; an unknown name says which is near."""
+        if name in self._known:
+            return self._known[name]
+        if ":" in name:
+            return self._given(name)
+        for entry in entry_points(group=self._group, name=name):
+            found: T = entry.load()
+            return found
+        for prefix, over in self._families.items():
+            rest = name.removeprefix(prefix)
+            if rest != name and rest in self:
+                return over(self[rest])
+        raise UnknownName(self.kind, name, self)
+
+    def _given(self, name: str) -> T:
+        found: T = load(name)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is known, or written as one of a user's own; nothing is loaded to tell."""
+        return isinstance(name, str) and (
+            name in self._known
+            or ":" in name
+            or any(entry_points(group=self._group, name=name))
+            or any(name != (rest := name.removeprefix(prefix)) and rest in self._known for prefix in self._families)
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._known
+        yield from (entry.name for entry in entry_points(group=self._group) if entry.name not in self._known)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def load(text: str) -> Any:
+    """What `package.module:NAME` or `file.py:NAME` names."""
+    where, _, name = text.rpartition(":")
+    module = _file_module(Path(where)) if where.endswith(".py") else _module(where)
+    found = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise BudgetedError(f"{where} has no {name!r}: give the name of something that it defines")
+        found = getattr(found, part)
+    return found
+
+
+def source_of(text: str) -> Path | None:
+    """The file of `file.py:NAME`; None for anything else."""
+    where, colon, _ = text.rpartition(":")
+    return Path(where) if colon and where.endswith(".py") else None
+
+
+def short(text: str) -> str:
+    """A name that a folder can have: NAME of `module:NAME` or `file.py:NAME`."""
+    return text.rpartition(":")[2]
+
+
+def file_digest(path: Path) -> str:
+    """Of a user's file, so that another version of it is noticed."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise BudgetedError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _file_module(path: Path) -> Any:
+    """Loaded once for its content, under a name of its own, so that dataclasses and copies find their module."""
+    name = f"budgeted_file_{file_digest(path)[:16]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise BudgetedError(f"{path} is no Python file: give FILE.py:NAME")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BudgetedError:
+            del sys.modules[name]
+            raise
+        except Exception as error:  # whatever the user's file does wrong, it is theirs to mend
+            del sys.modules[name]
+            raise BudgetedError(f"cannot load {path}: {type(error).__name__}: {error}") from error
+    return sys.modules[name]
+
+
+def _module(name: str) -> Any:
+    if os.getcwd() not in sys.path:  # as with `python -m`: a user's module next to where they stand
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except (ImportError, ValueError) as error:
+        raise BudgetedError(f"cannot import {name!r}: {error}; give package.module:NAME or FILE.py:NAME") from error

@@ -44,6 +44,24 @@ def test_criterion_is_the_papers(net: tuple[list[float], list[int], list[int]], 
     assert found.n == found.bfc.index(max(found.bfc))  # fewest blocks on a tie
 
 
+@given(nets(), st.floats(0, 1e4), st.booleans(), st.data())
+def test_criterion_stops_before_the_last_block_that_trains(
+    net: tuple[list[float], list[int], list[int]], ratio: float, head: bool, data: st.DataObject
+) -> None:
+    fisher, forward, backward = net
+    most = data.draw(st.integers(0, len(fisher) - 1))
+    fisher = [*fisher[: most + 1], *[0.0] * (len(fisher) - most - 1)]  # what is not trained has no gradient
+    total = sum(forward) + sum(backward)
+    saved = [sum(backward[:n]) for n in range(len(fisher))]
+    found = criterion(fisher, saved, total, ratio, head, most=most)
+    counted = fisher if head else [*fisher[:-1], 0.0]
+    rates = [sum(counted[n:]) / (total - saved[n]) for n in range(most + 1)]
+    bfc = [max(rates) * saved[n] - ratio * sum(fisher[:n]) for n in range(most + 1)]
+    scale = max(1.0, *(abs(value) for value in bfc), ratio * sum(fisher))
+    assert found.bfc == pytest.approx(bfc, rel=1e-9, abs=1e-9 * scale)
+    assert found.n == found.bfc.index(max(found.bfc)) <= most
+
+
 def view(step: int, size: float, squares: list[float]) -> StepView:
     return StepView(step, 4, lambda: 1000, lambda: [0, 100, 300, 500], lambda: size, lambda: squares)
 

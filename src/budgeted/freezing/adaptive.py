@@ -7,6 +7,8 @@ batch's feature gradient is against its average:
 
     BFC_n = max_m (I/C)_m * S_n - |g|^2 / E|g|^2 * sum of trF over the first n blocks,    n* = argmax, n from 0 to L-1.
 
+The last block that is trained never rests; where that is not the head, n and m stop before it.
+
 The trace needs the gradients of all blocks, so in every m-th step nothing is frozen and it is refreshed.
 """
 
@@ -21,12 +23,12 @@ from torch import nn
 
 from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
-from budgeted.freezing.policies import NO_BLOCKS, StepView, prefix
+from budgeted.freezing.policies import NO_BLOCKS, StepView
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """The criterion of one batch, for every n from 0 to L-1."""
+    """The criterion of one batch, for every n from 0 to the most that may rest: L-1, or less."""
 
     information_per_compute: tuple[float, ...]
     bfc: tuple[float, ...]
@@ -34,10 +36,18 @@ class Criterion:
 
 
 def criterion(
-    fisher: Sequence[float], saved: Sequence[int], full_cost: int, ratio: float, head_fisher: bool
+    fisher: Sequence[float],
+    saved: Sequence[int],
+    full_cost: int,
+    ratio: float,
+    head_fisher: bool,
+    most: int | None = None,
 ) -> Criterion:
-    """BFC and its argmax (the smallest n on a tie). `fisher` per block with the head last, `saved[n]` for n < L."""
-    blocks = len(fisher)
+    """BFC and its argmax (the smallest n on a tie). `fisher` per block with the head last, `saved[n]` for n < L.
+
+    `most`: blocks that may rest; L-1 if not given.
+    """
+    blocks = len(fisher) if most is None else most + 1
     known = sum(fisher) if head_fisher else sum(fisher[:-1])
     lost, losses = 0.0, [0.0]
     for trace in fisher[: blocks - 1]:
@@ -99,8 +109,8 @@ class AdaptivePrefix:
             average = self._average(self.gradient, "gradient")
             ratio = size / average if average > 0 else math.inf
             traces = [self._average(trace, "fisher") for trace in self.fisher]
-            self.last = criterion(traces, view.saved(), view.full_cost(), ratio, self.head_fisher)
-            frozen = prefix(self.last.n, view.blocks)
+            self.last = criterion(traces, view.saved(), view.full_cost(), ratio, self.head_fisher, view.most)
+            frozen = view.prefix(self.last.n)
         self.gradient = self._moved(self.gradient, size)
         self._count("gradient", self.gradient)
         return frozen

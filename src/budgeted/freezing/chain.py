@@ -55,13 +55,21 @@ class BlockChain:
     def __len__(self) -> int:
         return len(self.blocks)
 
+    def last_trained(self) -> int:
+        """The last block with a parameter that is trained, which never rests: the head, unless that is not trained."""
+        trained = {self.trace.parameter_names[index] for index in self.trace.trainable()}
+        found = (number for number, block in enumerate(self.blocks) if not trained.isdisjoint(block.parameters))
+        return max(found, default=len(self) - 1)
+
     def check(self, frozen: Collection[int]) -> frozenset[int]:
-        """The set as it may be frozen: known blocks, and never the head."""
+        """The set as it may be frozen: known blocks, and never the last one that trains nor what comes after it."""
+        last = self.last_trained() if frozen else 0
         for block in frozen:
-            if not 0 <= block < len(self) - 1:
+            if not 0 <= block < last:
+                others = f"choose from 0 to {last - 1}" if last else "nothing can be"
+                what = "the head" if last == len(self) - 1 else "the last one that is trained"
                 raise BudgetedError(
-                    f"block {block} cannot be frozen: choose from 0 to {len(self) - 2} "
-                    f"(block {len(self) - 1} is the head, {self.blocks[-1].name!r})"
+                    f"block {block} cannot be frozen: {others} (block {last} is {what}, {self.blocks[last].name!r})"
                 )
         return frozenset(frozen)
 

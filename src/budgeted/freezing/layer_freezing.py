@@ -207,7 +207,8 @@ class LayerFreezing:
     def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
-        return self.prices.of(self.prices.forward(inputs), self.chain.check(frozen))
+        forward = self.prices.forward(inputs)
+        return self.prices.of(forward, self.prices.chain(forward).check(frozen))
 
     def most(self, inputs: Tensor | Sequence[Any]) -> Cost:
         """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
@@ -310,7 +311,7 @@ class LayerFreezing:
         before = self.policy.state_dict() if limited else None
         first = self._open is None
         if self._open is None:
-            part = self._parts.of(given.forwards, self._decide(view))
+            part = self._parts.of(given.forwards, self._decide(view, given.forwards[-1]))
             optimizer = part.costs["optimizer"] + self.optimizer_cost(given.beside)
             opened = _Open(part.frozen, self.policy.state_dict(), optimizer) if given.more else None
         else:
@@ -373,11 +374,11 @@ class LayerFreezing:
         self.ledger.charge(costs)
         self.ledger.steps -= not new_step  # a step may be charged in several parts
 
-    def _decide(self, view: StepView) -> frozenset[int]:
+    def _decide(self, view: StepView, forward: Forward) -> frozenset[int]:
         answer = self.policy.decide(view)
         if not isinstance(answer, set | frozenset) or not all(isinstance(block, int) for block in answer):
             raise BudgetedError(f"the policy answered {answer!r}: it must answer with a set of block numbers")
-        frozen = self.chain.check(answer)
+        frozen = self.prices.chain(forward).check(answer)
         return frozen if self._ranks is None else self._ranks.agree(frozen, len(self.chain))
 
     def _run(self, loss: Tensor, trained: list[nn.Parameter]) -> None:

@@ -85,7 +85,7 @@ class TaskCorrelated:
             self.shared, self.whole = [0.0] * (view.blocks - 1), [0.0] * (view.blocks - 1)
         if place == self.probe:
             count = self.n_max * min(stretch, self.tasks - 1) // (self.tasks - 1)
-            self.frozen = highest(self.ratios(), min(count, view.blocks - 1))
+            self.frozen = highest(self.ratios()[: view.most], count)
         return self.frozen
 
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:

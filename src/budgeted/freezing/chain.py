@@ -87,6 +87,14 @@ class BlockChain:
         """Paths of the modules whose work lies in these blocks."""
         return frozenset(op.path for op, block in zip(self.trace.ops, self.block_of, strict=True) if block in frozen)
 
+    def changed(self, now: BlockChain) -> list[str]:
+        """Names of the blocks that only one of the two chains has; all of them if they are in another order."""
+        if self.blocks == now.blocks:
+            return []
+        different = set(self.blocks) ^ set(now.blocks)
+        every = (*now.blocks, *self.blocks)
+        return list(dict.fromkeys(block.name for block in every if block in different or not different))
+
     def owned(self, block: int) -> tuple[str, ...]:
         """Parameters counted with this block: a shared one belongs to the last block that uses it."""
         return tuple(

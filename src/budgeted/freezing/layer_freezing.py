@@ -29,7 +29,7 @@ from budgeted.budget.pricing import Unpriced
 from budgeted.budget.trace import output_tensors, tracing
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.batch_norm import HeldStatistics
-from budgeted.freezing.chain import BlockChain
+from budgeted.freezing.chain import BlockChain, NoBlockChain
 from budgeted.freezing.feature_gradient import FeatureGradient
 from budgeted.freezing.given import BadLoss, Given, check_loss, refuse_trained_inputs
 from budgeted.freezing.hooks import only_for
@@ -40,6 +40,7 @@ from budgeted.freezing.policies import FreezingPolicy, StepView
 from budgeted.freezing.ranks import Ranks
 from budgeted.freezing.registry import policy as policy_by_name
 from budgeted.freezing.step_prices import Forward, StepPrices, cross_entropy_of
+from budgeted.freezing.structure import Structure
 from budgeted.freezing.units import Granularity
 from budgeted.freezing.view import step_view
 
@@ -137,6 +138,8 @@ class LayerFreezing:
         self._parts = Parts(self.prices, self.chain, optimizer_price)
         self._criterion_rule: Rule = criterion_rule
         self._ranks = ranks
+        self._structure = Structure(model)
+        self._removed = False
         self._held = HeldStatistics(model) if batch_norm == "hold" else None
         self._noted = _Noted()
         self._open: _Open | None = None
@@ -172,6 +175,8 @@ class LayerFreezing:
         the scaler is left to unscale them when the optimizer steps, and the optimizer is charged at the end.
         Without `look`, nothing looks at the gradients of this one and they are not yet averaged over the ranks.
         """
+        if self._removed:
+            raise BudgetedError("this freezing was removed and sees no forward any more: make a new one for the model")
         self._noted.ended = True  # whatever comes of it, the next forward starts a new step
         if (logits is None) != (targets is None):
             raise BudgetedError("give backward() both logits and targets, or neither")
@@ -207,6 +212,7 @@ class LayerFreezing:
     def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
+        self._notice_other_layers(inputs)
         forward = self.prices.forward(inputs)
         return self.prices.of(forward, self.prices.chain(forward).check(frozen))
 
@@ -230,12 +236,14 @@ class LayerFreezing:
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
+        self._structure.note()
         self._features.find()
         self.prices.forget()
         self._parts.look_again()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
+        self._removed = True
         for handle in self._handles:
             handle.remove()
         self._features.remove()
@@ -396,6 +404,7 @@ class LayerFreezing:
         """A hook before the model's forward: what its price will depend on."""
         noted = self._noted
         if noted.listening and torch.is_grad_enabled() and not tracing():
+            self._notice_other_layers(args, kwargs)
             if self._features.head_changed():
                 self.refresh()
             if noted.ended:
@@ -405,6 +414,18 @@ class LayerFreezing:
                 refuse_trained_inputs(args, kwargs)
             noted.number += 1
             noted.forwards[noted.number] = self.prices.forward(args, kwargs)
+
+    def _notice_other_layers(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> None:
+        """Price layers that were added or replaced since, or refuse them where the blocks are others now."""
+        if self._structure.changed():
+            self.prices.forget()
+            changed = self.chain.changed(self.prices.chain(self.prices.forward(inputs, keywords)))
+            if changed:
+                raise NoBlockChain(
+                    f"the model's blocks are others than when this freezing was made (changed: {', '.join(changed)}): "
+                    "call remove() and make a new one for the model as it is now"
+                )
+            self.refresh()
 
     def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
         noted = self._noted

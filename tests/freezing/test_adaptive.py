@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from budgeted.errors import BudgetedError
 from budgeted.freezing import AdaptivePrefix, StepView, criterion
 from budgeted.freezing.feature_gradient import by_autograd, closed_form, mean_square
 
@@ -42,6 +44,118 @@ def test_criterion_is_the_papers(net: tuple[list[float], list[int], list[int]], 
     assert bfc[found.n] == pytest.approx(max(bfc), rel=1e-9, abs=1e-9 * scale)
     assert found.bfc[found.n] == max(found.bfc)
     assert found.n == found.bfc.index(max(found.bfc))  # fewest blocks on a tie
+
+
+@given(nets(), st.floats(0, 1e4), st.booleans(), st.data())
+def test_criterion_stops_before_the_last_block_that_trains(
+    net: tuple[list[float], list[int], list[int]], ratio: float, head: bool, data: st.DataObject
+) -> None:
+    fisher, forward, backward = net
+    most = data.draw(st.integers(0, len(fisher) - 1))
+    fisher = [*fisher[: most + 1], *[0.0] * (len(fisher) - most - 1)]  # what is not trained has no gradient
+    total = sum(forward) + sum(backward)
+    saved = [sum(backward[:n]) for n in range(len(fisher))]
+    found = criterion(fisher, saved, total, ratio, head, most=most)
+    counted = fisher if head else [*fisher[:-1], 0.0]
+    rates = [sum(counted[n:]) / (total - saved[n]) for n in range(most + 1)]
+    bfc = [max(rates) * saved[n] - ratio * sum(fisher[:n]) for n in range(most + 1)]
+    scale = max(1.0, *(abs(value) for value in bfc), ratio * sum(fisher))
+    assert found.bfc == pytest.approx(bfc, rel=1e-9, abs=1e-9 * scale)
+    assert found.n == found.bfc.index(max(found.bfc)) <= most
+
+
+@given(nets(), st.floats(0, 1e4), st.booleans())
+def test_criterion_without_the_stems_fisher(
+    net: tuple[list[float], list[int], list[int]], ratio: float, head: bool
+) -> None:
+    fisher, forward, backward = net
+    layers, total = len(fisher), sum(forward) + sum(backward)
+    saved = [sum(backward[:n]) for n in range(layers)]
+    found = criterion(fisher, saved, total, ratio, head, stem_fisher=False)
+    counted = fisher if head else [*fisher[:-1], 0.0]
+    rates, bfc = [], []
+    for n in range(layers):
+        gained = 0 if n < 2 else sum(backward[:n])  # the stem alone is no gain
+        rates.append(sum(counted[max(n, 1) :]) / (total - gained))
+    for n in range(layers):
+        bfc.append(0.0 if n < 2 else max(rates) * sum(backward[:n]) - ratio * sum(fisher[1:n]))
+    scale = max(1.0, *(abs(value) for value in bfc), ratio * sum(fisher))
+    assert found.information_per_compute == pytest.approx(rates, rel=1e-9, abs=1e-9)
+    assert found.bfc == pytest.approx(bfc, rel=1e-9, abs=1e-9 * scale)
+    assert found.n != 1
+    assert found.n == found.bfc.index(max(found.bfc))
+
+
+@given(nets(), st.floats(0, 1e4))
+def test_without_stem_and_head_it_ranks_as_the_published_score(
+    net: tuple[list[float], list[int], list[int]], ratio: float
+) -> None:
+    """Block 0 is out of all sums of its score; ours keeps the stem's cost, so the stem costs nothing here."""
+    fisher, forward, backward = net
+    forward, backward = [0, *forward[1:]], [0, *backward[1:]]
+    layers = len(fisher)
+    known, cost = sum(fisher[1:-1]), sum(forward) + sum(backward)
+    if known < 1e-3:
+        return  # it divides by this
+    saved = [sum(backward[:n]) for n in range(layers)]
+    found = criterion(fisher, saved, cost, ratio, head_fisher=False, stem_fisher=False)
+    left = [(known - sum(fisher[1 : 1 + k])) / known for k in range(layers - 1)]  # k blocks after the stem
+    spared = [sum(backward[1 : 1 + k]) for k in range(layers - 1)]
+    best = max(cost / (cost - spared[k]) * left[k] for k in range(layers - 1))
+    score = [ratio * left[k] + spared[k] / cost * best for k in range(layers - 1)]
+    chosen = max(found.n - 1, 0)  # freezing k of them freezes the stem too
+    assert score[chosen] == pytest.approx(max(score), rel=1e-9, abs=1e-9 * max(1.0, ratio))
+
+
+@pytest.mark.parametrize("stem", [True, False])
+@pytest.mark.parametrize("normaliser", ["mean_square", "square_of_mean"])
+@pytest.mark.parametrize("start", ["zero", "first", "corrected"])
+def test_readings_against_brute_force_and_over_a_saved_state(stem: bool, normaliser: str, start: str) -> None:
+    def build() -> AdaptivePrefix:
+        return AdaptivePrefix(ema=0.1, stem_fisher=stem, normaliser=normaliser, ema_start=start)  # type: ignore[arg-type]
+
+    policy, resumed = build(), build()
+    sizes = [4.0, 1.0, 2.0, 0.5, 3.0, 0.1, 0.2, 9.0, 0.3, 0.1, 5.0, 0.01]
+    squares = [6.0, 1.0, 0.5, 4.0]
+    saved = [0, 100, 300, 500]
+    seen: list[float] = []
+    frozen_sizes = set()
+    for step, size in enumerate(sizes):
+        resumed.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+        frozen = policy.decide(view(step, size, squares))
+        assert resumed.decide(view(step, size, squares)) == frozen
+        if step % 4:
+            norms = [value if normaliser == "mean_square" else math.sqrt(value) for value in seen]
+            weights = [0.1 * 0.9 ** (len(norms) - 1 - place) for place in range(len(norms))]
+            if start == "first":
+                weights[0] /= 0.1
+            average = sum(w * norm for w, norm in zip(weights, norms, strict=True))
+            average /= sum(weights) if start == "corrected" else 1.0
+            ratio = size / (average if normaliser == "mean_square" else average**2)
+            updates = 1 + step // 4
+            traces = [trace * (1 - 0.9**updates if start == "zero" else 1.0) for trace in squares]
+            counted = traces if stem else [0.0, *traces[1:]]
+            gains = saved if stem else [0, 0, *saved[2:]]
+            rate = max(sum(counted[n:]) / (1000 - gains[n]) for n in range(4))
+            bfc = [rate * gains[n] - ratio * sum(counted[:n]) for n in range(4)]
+            assert policy.last is not None
+            assert policy.last.bfc == pytest.approx(bfc)
+            assert frozen == frozenset(range(policy.last.n))
+            frozen_sizes.add(len(frozen))
+        policy.after_backward(view(step, size, squares), frozen)
+        seen.append(size)
+    assert len(frozen_sizes) > 1
+
+
+def test_the_two_normalisers_differ() -> None:
+    policies = [AdaptivePrefix(ema=0.5), AdaptivePrefix(ema=0.5, normaliser="square_of_mean")]
+    for policy in policies:
+        for step, size in enumerate([9.0, 1.0, 4.0, 1.0]):
+            policy.decide(view(step, size, []))
+    assert policies[0].gradient == pytest.approx(0.5 * 1 + 0.25 * 4 + 0.125 * 1 + 0.0625 * 9)
+    assert policies[1].gradient == pytest.approx(0.5 * 1 + 0.25 * 2 + 0.125 * 1 + 0.0625 * 3)
+    with pytest.raises(BudgetedError, match="square_of_mean"):
+        AdaptivePrefix(normaliser="square_of_means")  # type: ignore[arg-type]
 
 
 def view(step: int, size: float, squares: list[float]) -> StepView:

@@ -47,23 +47,23 @@ def test_a_block_that_stops_moving_is_frozen_and_a_jump_thaws_all() -> None:
     policy = Egeria(window=5)
     fronts = []
     for evaluation in range(60):
-        policy.notice(0.5**evaluation + 1e-3, blocks=4)
+        policy.notice(0.5**evaluation + 1e-3, most=3)
         fronts.append(policy.front)
     assert fronts[8] == 0  # a window to smooth over, and a quiet one
     assert fronts[-1] == 3  # the head is watched and never frozen
     assert all(later - sooner in (0, 1) for sooner, later in itertools.pairwise(fronts))
-    policy.notice(2.9e-3, blocks=4)
+    policy.notice(2.9e-3, most=3)
     assert policy.front == 3
-    policy.notice(2e-2, blocks=4)
+    policy.notice(2e-2, most=3)
     assert (policy.front, policy.values, policy.smoothed, policy.steepest, policy.quiet) == (0, [], [], 0.0, 0)
 
 
 def test_a_block_that_goes_on_moving_is_not_frozen() -> None:
     policy = Egeria(window=5)
     for evaluation in range(100):
-        policy.notice(100.0 - evaluation, blocks=4)  # a steady slope is the steepest
+        policy.notice(100.0 - evaluation, most=3)  # a steady slope is the steepest
     assert policy.front == 0
-    policy.notice(float("nan"), blocks=4)
+    policy.notice(float("nan"), most=3)
     assert not any(map(np.isnan, policy.values))
 
 

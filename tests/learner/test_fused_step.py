@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from budgeted.learner.fused_step import FusedStep
 from tests.nets import seeded
@@ -97,3 +98,20 @@ def test_hooks_and_schedules_still_see_every_step() -> None:
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
     train(model, optimizer, direct=True, steps=1)
     schedule.step()  # warns, which is an error here, if it has not seen the optimizer step
+
+
+@pytest.mark.parametrize("register", [register_optimizer_step_pre_hook, register_optimizer_step_post_hook])
+def test_hooks_on_all_optimizers_see_every_step(register: Any) -> None:
+    ours, theirs = network(), network()
+    first, second = (Adam(groups(model), lr=0.01, fused=True) for model in (ours, theirs))
+    seen: list[Any] = []
+    train(ours, first, direct=True, steps=2)
+    handle = register(lambda optimizer, *_: seen.append(optimizer))
+    try:
+        train(ours, first, direct=True, steps=3)
+    finally:
+        handle.remove()
+    assert seen == [first] * 3
+    train(theirs, second, direct=False, steps=2)
+    train(theirs, second, direct=False, steps=3)
+    assert_same(ours, theirs, first, second)

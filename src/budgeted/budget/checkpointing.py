@@ -8,7 +8,8 @@ tensors the region had saved when it ran: those that come before the last one ar
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -84,20 +85,27 @@ def _closed_over(function: Any, name: str) -> Any:
 
 @contextlib.contextmanager
 def refusing_reentrant() -> Iterator[None]:
-    """Inside, a reentrant checkpoint raises: a backward towards chosen parameters does not see into it."""
+    """Inside, a reentrant checkpoint raises: a backward towards chosen parameters does not see into it.
 
-    def refuse(*_: Any) -> None:
+    In this thread, that is; others go on as they are. One at a time may be inside.
+    """
+    mine, function = threading.get_ident(), checkpoint.CheckpointFunction
+    kept = function.__dict__.get("apply")
+    original: Callable[..., Any] = function.apply
+
+    def refuse(*args: Any) -> Any:
+        if threading.get_ident() != mine:
+            return original(*args)
         raise UnpricedBackward(
             "the model uses reentrant gradient checkpointing, which silently loses gradients when a part is frozen: "
             "use checkpoint(..., use_reentrant=False)"
         )
 
-    kept = checkpoint.CheckpointFunction.__dict__.get("apply")
-    checkpoint.CheckpointFunction.apply = refuse  # type: ignore[method-assign]
+    function.apply = refuse  # type: ignore[method-assign]
     try:
         yield
     finally:
         if kept is None:
-            del checkpoint.CheckpointFunction.apply
+            del function.apply
         else:
-            checkpoint.CheckpointFunction.apply = kept  # type: ignore[method-assign]
+            function.apply = kept  # type: ignore[method-assign]

@@ -34,6 +34,8 @@ class OptimizerPrice:
 
     def step(self, trained: Collection[nn.Parameter]) -> Cost:
         """What one step costs when just `trained` have a gradient; parameters the optimizer does not hold are free."""
+        for group in self._optimizer.param_groups[len(self._groups) :]:  # added since
+            self._groups.append(_per_element(self._optimizer, group))
         wanted = {id(parameter) for parameter in trained}
         operations = sum(
             per_element * sum(p.numel() for p in group["params"] if id(p) in wanted)

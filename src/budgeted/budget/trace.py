@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -40,8 +41,12 @@ from budgeted.errors import BudgetedError
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
 
 
+# one at a time: torch keeps in one flag for all threads that a dispatch mode is on, and two would undo each other's
+_one_at_a_time = threading.RLock()
+
+
 def tracing() -> bool:
-    """Is a trace running? Hooks that act on real steps stay out of it."""
+    """Is a trace running in this thread? Hooks that act on real steps stay out of it."""
     return _tracing.get()
 
 
@@ -126,8 +131,18 @@ def trace(
     """Write down what `loss(model(*inputs))` executes, without executing it.
 
     `inputs` are example tensors (only shape, dtype and device are used). The model's mode (train or eval) is
-    used as it is; no parameter, buffer or random generator changes.
+    used as it is; no parameter, buffer or random generator changes. What other threads run meanwhile is not seen.
     """
+    with _one_at_a_time:
+        return _trace(model, inputs, keywords, loss)
+
+
+def _trace(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    keywords: Mapping[str, Any] | None,
+    loss: Callable[[Any], Tensor] | None,
+) -> Trace:
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     keywords = dict(keywords or {})
     home = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -190,7 +205,7 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
             kind = Uncompiled if is_compiled_wrapper(module) else module.__class__
             copy = kind.__new__(kind)
             doubles[id(module)] = copy
-            for name, value in vars(module).items():
+            for name, value in vars(module).copy().items():  # another thread's forward may put something there
                 if isinstance(value, MethodType) and value.__self__ is module:  # a forward that was put on the object
                     value = MethodType(value.__func__, copy)
                 shallow = type(value) in (dict, list, set, OrderedDict)
@@ -230,14 +245,19 @@ class _Recorder(TorchDispatchMode):
 
     @contextlib.contextmanager
     def watching_modules(self) -> Iterator[None]:
+        """Note which module runs; the hooks are those of all modules, and of all threads."""
         starts: list[int] = []
 
         def enter(module: nn.Module, args: Any) -> None:
+            if not tracing():
+                return  # another thread's
             self._stack.append(module)
             self._paths.append(self._names.get(id(module), self._paths[-1] if self._paths else ""))
             starts.append(len(self.trace.ops))
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
+            if not tracing():
+                return
             self._stack.pop()
             self.trace.calls.append((self._paths.pop(), starts.pop(), len(self.trace.ops)))
 
@@ -371,6 +391,6 @@ def _tensors_in(item: Any) -> list[Tensor]:
 def trace_call(function: Callable[[], Any]) -> list[Op]:
     """Write down the operators that a call executes, while executing it (for small things: optimizer steps)."""
     recorder = _Recorder(nn.Module(), [])
-    with recorder:
+    with _one_at_a_time, recorder:
         function()
     return recorder.trace.ops

@@ -7,6 +7,9 @@ batch's feature gradient is against its average:
 
     BFC_n = max_m (I/C)_m * S_n - |g|^2 / E|g|^2 * sum of trF over the first n blocks,    n* = argmax, n from 0 to L-1.
 
+The criterion's normaliser E|g|^2, and whether head and stem count in the sums, are settings: the sources differ.
+The last block that is trained never rests; where that is not the head, n and m stop before it.
+
 The trace needs the gradients of all blocks, so in every m-th step nothing is frozen and it is refreshed.
 """
 
@@ -15,18 +18,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import nn
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.chain import BlockChain
-from budgeted.freezing.policies import NO_BLOCKS, StepView, prefix
+from budgeted.freezing.policies import NO_BLOCKS, StepView
+
+Normaliser = Literal["mean_square", "square_of_mean"]
+NORMALISERS = get_args(Normaliser)
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """The criterion of one batch, for every n from 0 to L-1."""
+    """The criterion of one batch, for every n from 0 to the most that may rest: L-1, or less."""
 
     information_per_compute: tuple[float, ...]
     bfc: tuple[float, ...]
@@ -34,10 +40,22 @@ class Criterion:
 
 
 def criterion(
-    fisher: Sequence[float], saved: Sequence[int], full_cost: int, ratio: float, head_fisher: bool
+    fisher: Sequence[float],
+    saved: Sequence[int],
+    full_cost: int,
+    ratio: float,
+    head_fisher: bool,
+    stem_fisher: bool = True,
+    most: int | None = None,
 ) -> Criterion:
-    """BFC and its argmax (the smallest n on a tie). `fisher` per block with the head last, `saved[n]` for n < L."""
-    blocks = len(fisher)
+    """BFC and its argmax (the smallest n on a tie). `fisher` per block with the head last, `saved[n]` for n < L.
+
+    Without `stem_fisher` the first block's trace is in no sum, and freezing that block alone counts as saving nothing:
+    else it would be free. `most`: blocks that may rest; L-1 if not given.
+    """
+    blocks = len(fisher) if most is None else most + 1
+    if not stem_fisher:
+        fisher, saved = (0.0, *fisher[1:]), (0, 0, *saved[2:])
     known = sum(fisher) if head_fisher else sum(fisher[:-1])
     lost, losses = 0.0, [0.0]
     for trace in fisher[: blocks - 1]:
@@ -61,8 +79,14 @@ class AdaptivePrefix:
     head_fisher: bool = True
     """whether the head's Fisher trace counts among the information (as in the paper's sums) or not (as in the
     published code); it changes how much is frozen a good deal"""
+    stem_fisher: bool = True
+    """whether the stem's Fisher trace counts (as in the paper's sums) or not (as in the published code, where freezing
+    the stem alone is no gain either); it may hold half of all information at a hundredth of the compute"""
+    normaliser: Normaliser = "mean_square"
+    """what |g|^2 is divided by: the average of |g|^2 (the paper's appendix, the published code), or the average of
+    |g|, squared (its Algorithm 1), which is never larger"""
     ema_start: Literal["zero", "first", "corrected"] = "zero"
-    """start of the averages: at zero, as in the paper (it holds back freezing for the first 1/ema steps),
+    """start of the averages: at zero, as in the paper (it holds back freezing for the first steps),
     at the first value above zero, or at zero with the bias since that value divided out"""
     refresh: Literal["periodic", "bernoulli"] = "periodic"
     """refresh in every m-th step exactly, or with probability 1/m (as in the published code)"""
@@ -70,7 +94,7 @@ class AdaptivePrefix:
     """seed of the draws when refresh is 'bernoulli'"""
     looks: ClassVar[bool] = True
     fisher: list[float] = field(default_factory=list, init=False)
-    gradient: float = field(default=0.0, init=False)
+    gradient: float = field(default=0.0, init=False)  # the average of |g|^2, or of |g| if that is squared
     updates: dict[str, int] = field(default_factory=lambda: {"fisher": 0, "gradient": 0}, init=False)
     last: Criterion | None = field(default=None, init=False, repr=False)
 
@@ -79,6 +103,8 @@ class AdaptivePrefix:
             raise BudgetedError(f"refresh_every must be 1 or more, got {self.refresh_every}")
         if not 0 < self.ema <= 1:
             raise BudgetedError(f"ema must lie in (0, 1], got {self.ema}")
+        if self.normaliser not in NORMALISERS:
+            raise UnknownName("normaliser", str(self.normaliser), NORMALISERS)
 
     def decide(self, view: StepView) -> frozenset[int]:
         size = view.feature_gradient()
@@ -96,12 +122,14 @@ class AdaptivePrefix:
         self.last = None
         frozen = NO_BLOCKS
         if not self._refreshes(view.step):
-            average = self._average(self.gradient, "gradient")
+            average = self._average(self.gradient, "gradient") ** (2 if self.normaliser == "square_of_mean" else 1)
             ratio = size / average if average > 0 else math.inf
             traces = [self._average(trace, "fisher") for trace in self.fisher]
-            self.last = criterion(traces, view.saved(), view.full_cost(), ratio, self.head_fisher)
-            frozen = prefix(self.last.n, view.blocks)
-        self.gradient = self._moved(self.gradient, size)
+            self.last = criterion(
+                traces, view.saved(), view.full_cost(), ratio, self.head_fisher, self.stem_fisher, view.most
+            )
+            frozen = view.prefix(self.last.n)
+        self.gradient = self._moved(self.gradient, math.sqrt(size) if self.normaliser == "square_of_mean" else size)
         self._count("gradient", self.gradient)
         return frozen
 

@@ -55,13 +55,21 @@ class BlockChain:
     def __len__(self) -> int:
         return len(self.blocks)
 
+    def last_trained(self) -> int:
+        """The last block with a parameter that is trained, which never rests: the head, unless that is not trained."""
+        trained = {self.trace.parameter_names[index] for index in self.trace.trainable()}
+        found = (number for number, block in enumerate(self.blocks) if not trained.isdisjoint(block.parameters))
+        return max(found, default=len(self) - 1)
+
     def check(self, frozen: Collection[int]) -> frozenset[int]:
-        """The set as it may be frozen: known blocks, and never the head."""
+        """The set as it may be frozen: known blocks, and never the last one that trains nor what comes after it."""
+        last = self.last_trained() if frozen else 0
         for block in frozen:
-            if not 0 <= block < len(self) - 1:
+            if not 0 <= block < last:
+                others = f"choose from 0 to {last - 1}" if last else "nothing can be"
+                what = "the head" if last == len(self) - 1 else "the last one that is trained"
                 raise BudgetedError(
-                    f"block {block} cannot be frozen: choose from 0 to {len(self) - 2} "
-                    f"(block {len(self) - 1} is the head, {self.blocks[-1].name!r})"
+                    f"block {block} cannot be frozen: {others} (block {last} is {what}, {self.blocks[last].name!r})"
                 )
         return frozenset(frozen)
 
@@ -78,6 +86,14 @@ class BlockChain:
     def modules_in(self, frozen: Collection[int]) -> frozenset[str]:
         """Paths of the modules whose work lies in these blocks."""
         return frozenset(op.path for op, block in zip(self.trace.ops, self.block_of, strict=True) if block in frozen)
+
+    def changed(self, now: BlockChain) -> list[str]:
+        """Names of the blocks that only one of the two chains has; all of them if they are in another order."""
+        if self.blocks == now.blocks:
+            return []
+        different = set(self.blocks) ^ set(now.blocks)
+        every = (*now.blocks, *self.blocks)
+        return list(dict.fromkeys(block.name for block in every if block in different or not different))
 
     def owned(self, block: int) -> tuple[str, ...]:
         """Parameters counted with this block: a shared one belongs to the last block that uses it."""

@@ -37,7 +37,7 @@ from budgeted.budget import BlockPrices, Cost, total
 from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.layout import laid_out_as
-from budgeted.freezing.policies import StepView, prefix
+from budgeted.freezing.policies import StepView
 
 
 @dataclass
@@ -75,15 +75,15 @@ class Egeria:
         if looking is not None and self.reference and view.step % self.period == 0:
             mine, old = looking.made(self.front), looking.made_with(self.reference, self.front)
             looking.charge(_plasticity_price(mine) + _plasticity_price(old))
-            self.notice(plasticity(mine, old), view.blocks)
-        return prefix(self.front, view.blocks)
+            self.notice(plasticity(mine, old), view.most)
+        return view.prefix(self.front)
 
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
         if view.looking is not None and view.step % self.period == 0:
             self.reference = {name: tensor.clone() for name, tensor in view.looking.parameters().items()}
 
-    def notice(self, moved: float, blocks: int) -> None:
-        """Take one more plasticity of the front block, and freeze or thaw by it."""
+    def notice(self, moved: float, most: int) -> None:
+        """Take one more plasticity of the front block, and freeze (`most` blocks at most) or thaw by it."""
         if not math.isfinite(moved):
             return  # an overflow in half precision
         if len(self.values) == self.window and moved > self.thaw * max(self.values):
@@ -97,7 +97,7 @@ class Egeria:
         steep = abs(slope(self.smoothed))
         self.steepest = max(self.steepest, steep)
         self.quiet = self.quiet + 1 if steep <= self.tolerance * self.steepest else 0
-        if self.quiet >= self.window and self.front < blocks - 1:
+        if self.quiet >= self.window and self.front < most:
             self._start(self.front + 1)
 
     def _start(self, front: int) -> None:

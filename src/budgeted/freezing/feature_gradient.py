@@ -6,6 +6,7 @@ it is asked of autograd, for the last feature alone: that runs the loss and the 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,6 +41,14 @@ class GradientSize(NamedTuple):
     """that finding it took, under rule `real`"""
 
 
+class _Noted(threading.local):
+    """For each thread by itself: the last feature, and whether hooks note it."""
+
+    def __init__(self) -> None:
+        self.feature: Tensor | None = None
+        self.listening = True
+
+
 class FeatureGradient:
     """Watches the head for its input, and tells how large the loss gradient there is."""
 
@@ -50,9 +59,8 @@ class FeatureGradient:
         self._path = head
         self._source = feature_of  # the head is a product in some forward: this module's output is its input
         self._graph = graph
-        self._feature: Tensor | None = None
+        self.noted = _Noted()
         self.checked = False
-        self.listening = True
         self._handles: list[RemovableHandle] = []
         self.find()
 
@@ -82,7 +90,7 @@ class FeatureGradient:
 
     def clear(self) -> None:
         """Let go of the graph."""
-        self._feature = None
+        self.noted.feature = None
 
     def remove(self) -> None:
         for handle in self._handles:
@@ -98,12 +106,12 @@ class FeatureGradient:
         scale: float = 1.0,
     ) -> GradientSize:
         """How large the gradient is. Autograd is asked with the loss times `scale`, which is divided out again."""
-        if self._feature is None:
+        if self.noted.feature is None:
             raise BudgetedError(
                 f"the head {self._path or '(functional)'!r} was not called as a module in this forward, so the last "
                 "feature is not known: make the last layer a module that every forward calls"
             )
-        if not self._feature.requires_grad:
+        if not self.noted.feature.requires_grad:
             return GradientSize(0.0, 1, 0)  # nothing below the head is trained
         weight = self._weight
         linear = isinstance(self._head, nn.Linear) and weight is not None and self._source is None
@@ -126,13 +134,13 @@ class FeatureGradient:
         rows = closed_form(logits, targets, weight)
         cost = len(rows) * (4 * weight.shape[0] + _products(weight)) + 1
         if not self.checked:  # once, and charged like everything else that is run
-            check_closed_form(rows, loss, self._feature)
+            check_closed_form(rows, loss, self.noted.feature)
             self.checked = True
             cost += price_of_autograd() + 6 * rows.numel()  # a mean, a difference and two norms
         return GradientSize(mean_square(rows), len(rows), cost)
 
     def _by_autograd(self, loss: Tensor, price: Callable[[], int], scale: float) -> GradientSize:
-        feature, operations = self._feature, 0
+        feature, operations = self.noted.feature, 0
         assert feature is not None
         by_sample = isinstance(self._head, _CONVOLUTIONS)
         for factor in dict.fromkeys((scale, 1.0)):  # a scale may be too high: then it is asked again without
@@ -144,15 +152,15 @@ class FeatureGradient:
         return GradientSize(size, len(rows), operations)
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if self.listening and torch.is_grad_enabled() and not tracing():
-            self._feature = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
+        if self.noted.listening and torch.is_grad_enabled() and not tracing():
+            self.noted.feature = next((t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)), None)
 
     def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.listening and torch.is_grad_enabled() and not tracing():
-            self._feature = next((t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)), None)
+        if self.noted.listening and torch.is_grad_enabled() and not tracing():
+            self.noted.feature = next((t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)), None)
 
     def _mark(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.listening and self._graph is not None and torch.is_grad_enabled() and not tracing():
+        if self.noted.listening and self._graph is not None and torch.is_grad_enabled() and not tracing():
             self._graph.mark_head(output)
 
 

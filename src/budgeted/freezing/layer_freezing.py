@@ -8,12 +8,14 @@
 
 The decision is taken after the forward pass. `loss.backward(inputs=trained)` then runs just the part of the graph that
 leads to a trained parameter; a frozen parameter has no gradient, so the optimizer leaves it and its state alone.
-The model is not wrapped: hooks note the shape of its input, the last feature and its output.
+The model is not wrapped: hooks note the shape of its input, the last feature and its output. A thread's backward knows
+the forwards of that thread alone; another one may run the model meanwhile, to predict with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -27,7 +29,7 @@ from budgeted.budget.pricing import Unpriced
 from budgeted.budget.trace import output_tensors, tracing
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.batch_norm import HeldStatistics
-from budgeted.freezing.chain import BlockChain
+from budgeted.freezing.chain import BlockChain, NoBlockChain
 from budgeted.freezing.feature_gradient import FeatureGradient
 from budgeted.freezing.given import BadLoss, Given, check_loss, refuse_trained_inputs
 from budgeted.freezing.hooks import only_for
@@ -38,6 +40,7 @@ from budgeted.freezing.policies import FreezingPolicy, StepView
 from budgeted.freezing.ranks import Ranks
 from budgeted.freezing.registry import policy as policy_by_name
 from budgeted.freezing.step_prices import Forward, StepPrices, cross_entropy_of
+from budgeted.freezing.structure import Structure
 from budgeted.freezing.units import Granularity
 from budgeted.freezing.view import step_view
 
@@ -64,6 +67,16 @@ class _Open:
     frozen: frozenset[int]
     policy: dict[str, Any]  # the policy's state after the decision, before any gradient was looked at
     optimizer: Cost
+
+
+class _Noted(threading.local):
+    """What the hooks noted, for each thread by itself."""
+
+    def __init__(self) -> None:
+        self.forwards: dict[int, Forward] = {}  # training forwards since the last backward, numbered
+        self.number = 0
+        self.ended = False
+        self.listening = True
 
 
 class LayerFreezing:
@@ -125,15 +138,14 @@ class LayerFreezing:
         self._parts = Parts(self.prices, self.chain, optimizer_price)
         self._criterion_rule: Rule = criterion_rule
         self._ranks = ranks
+        self._structure = Structure(model)
+        self._removed = False
         self._held = HeldStatistics(model) if batch_norm == "hold" else None
-        self._forwards: dict[int, Forward] = {}  # training forwards since the last backward, numbered
-        self._noted = 0
-        self._ended = False
+        self._noted = _Noted()
         self._open: _Open | None = None
-        self._listening = True
         self._features = FeatureGradient(model, self.chain.head, self._graph, self.chain.feature_of)
         watches = getattr(self.policy, "watches", False)
-        self._looking = Looking(model, self.chain, lambda: self._listening) if watches else None
+        self._looking = Looking(model, self.chain, lambda: self._noted.listening) if watches else None
         self._handles = [model.register_forward_pre_hook(only_for(model, self.note_forward), with_kwargs=True)]
         if self._graph is not None:
             self._handles.append(model.register_forward_hook(only_for(model, self._note_output)))
@@ -163,15 +175,17 @@ class LayerFreezing:
         the scaler is left to unscale them when the optimizer steps, and the optimizer is charged at the end.
         Without `look`, nothing looks at the gradients of this one and they are not yet averaged over the ranks.
         """
-        self._ended = True  # whatever comes of it, the next forward starts a new step
+        if self._removed:
+            raise BudgetedError("this freezing was removed and sees no forward any more: make a new one for the model")
+        self._noted.ended = True  # whatever comes of it, the next forward starts a new step
         if (logits is None) != (targets is None):
             raise BudgetedError("give backward() both logits and targets, or neither")
         if scaler is not None and self._optimizer is None and not more:
             raise BudgetedError("a scaler unscales an optimizer's gradients: give LayerFreezing the optimizer")
-        value = check_loss(loss, self.step, self._forwards, self._ranks)
+        value = check_loss(loss, self.step, self._noted.forwards, self._ranks)
         given = Given(loss, logits, targets, *self._read_by(loss), scaler, more, look)
         step = self._backward(given, value, decided)
-        self._forwards.clear()
+        self._noted.forwards.clear()
         self._features.clear()
         if self._looking is not None:
             self._looking.clear()
@@ -188,17 +202,19 @@ class LayerFreezing:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out what runs inside: forwards that no backward of ours belongs to."""
-        before, self._listening = self._listening, False
-        self._features.listening = False
+        noted, features = self._noted, self._features.noted
+        before, noted.listening, features.listening = noted.listening, False, False
         try:
             yield
         finally:
-            self._listening = self._features.listening = before
+            noted.listening = features.listening = before
 
     def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
-        return self.prices.of(self.prices.forward(inputs), self.chain.check(frozen))
+        self._notice_other_layers(inputs)
+        forward = self.prices.forward(inputs)
+        return self.prices.of(forward, self.prices.chain(forward).check(frozen))
 
     def most(self, inputs: Tensor | Sequence[Any]) -> Cost:
         """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
@@ -220,12 +236,14 @@ class LayerFreezing:
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
+        self._structure.note()
         self._features.find()
         self.prices.forget()
         self._parts.look_again()
 
     def remove(self) -> None:
         """Take the hooks off the model."""
+        self._removed = True
         for handle in self._handles:
             handle.remove()
         self._features.remove()
@@ -276,10 +294,11 @@ class LayerFreezing:
     def _read_by(self, loss: Tensor) -> tuple[list[Forward], tuple[Cost, Cost], tuple[nn.Parameter, ...]]:
         """The forwards of this step by what the loss reads of them, what the loss costs, and its own parameters."""
         if self._graph is None:
-            return list(self._forwards.values()), (NOTHING, NOTHING), ()
+            return list(self._noted.forwards.values()), (NOTHING, NOTHING), ()
         found = self._graph.price(loss)
-        read = {n: frozenset(index for number, index in found.outputs if number == n) for n in self._forwards}
-        forwards = [self.prices.reading(forward, read[number]) for number, forward in self._forwards.items()]
+        noted = self._noted.forwards
+        read = {n: frozenset(index for number, index in found.outputs if number == n) for n in noted}
+        forwards = [self.prices.reading(forward, read[number]) for number, forward in noted.items()]
         return forwards, (found.forward, found.backward), found.parameters
 
     def _backward(
@@ -300,7 +319,7 @@ class LayerFreezing:
         before = self.policy.state_dict() if limited else None
         first = self._open is None
         if self._open is None:
-            part = self._parts.of(given.forwards, self._decide(view))
+            part = self._parts.of(given.forwards, self._decide(view, given.forwards[-1]))
             optimizer = part.costs["optimizer"] + self.optimizer_cost(given.beside)
             opened = _Open(part.frozen, self.policy.state_dict(), optimizer) if given.more else None
         else:
@@ -363,11 +382,11 @@ class LayerFreezing:
         self.ledger.charge(costs)
         self.ledger.steps -= not new_step  # a step may be charged in several parts
 
-    def _decide(self, view: StepView) -> frozenset[int]:
+    def _decide(self, view: StepView, forward: Forward) -> frozenset[int]:
         answer = self.policy.decide(view)
         if not isinstance(answer, set | frozenset) or not all(isinstance(block, int) for block in answer):
             raise BudgetedError(f"the policy answered {answer!r}: it must answer with a set of block numbers")
-        frozen = self.chain.check(answer)
+        frozen = self.prices.chain(forward).check(answer)
         return frozen if self._ranks is None else self._ranks.agree(frozen, len(self.chain))
 
     def _run(self, loss: Tensor, trained: list[nn.Parameter]) -> None:
@@ -383,17 +402,32 @@ class LayerFreezing:
 
     def note_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A hook before the model's forward: what its price will depend on."""
-        if self._listening and torch.is_grad_enabled() and not tracing():
+        noted = self._noted
+        if noted.listening and torch.is_grad_enabled() and not tracing():
+            self._notice_other_layers(args, kwargs)
             if self._features.head_changed():
                 self.refresh()
-            if self._ended:
-                self._forwards.clear()
-                self._ended = False
+            if noted.ended:
+                noted.forwards.clear()
+                noted.ended = False
             if self._graph is not None:
                 refuse_trained_inputs(args, kwargs)
-            self._noted += 1
-            self._forwards[self._noted] = self.prices.forward(args, kwargs)
+            noted.number += 1
+            noted.forwards[noted.number] = self.prices.forward(args, kwargs)
+
+    def _notice_other_layers(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> None:
+        """Price layers that were added or replaced since, or refuse them where the blocks are others now."""
+        if self._structure.changed():
+            self.prices.forget()
+            changed = self.chain.changed(self.prices.chain(self.prices.forward(inputs, keywords)))
+            if changed:
+                raise NoBlockChain(
+                    f"the model's blocks are others than when this freezing was made (changed: {', '.join(changed)}): "
+                    "call remove() and make a new one for the model as it is now"
+                )
+            self.refresh()
 
     def _note_output(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._listening and self._graph is not None and torch.is_grad_enabled() and not tracing():
-            self._graph.mark_outputs(self._noted, output_tensors(output))
+        noted = self._noted
+        if noted.listening and self._graph is not None and torch.is_grad_enabled() and not tracing():
+            self._graph.mark_outputs(noted.number, output_tensors(output))

@@ -36,6 +36,16 @@ class StepView:
     """after the backward: per block the sum of squared gradients"""
     looking: Looking | None = None
     """the blocks' own tensors, for a policy that says `watches = True`"""
+    most: int = -1
+    """most blocks that may rest, from the stem on: the last one that is trained never does (not given: the head)"""
+
+    def __post_init__(self) -> None:
+        if self.most < 0:
+            self.most = self.blocks - 1
+
+    def prefix(self, n: int) -> frozenset[int]:
+        """The first n blocks, or as many as may rest."""
+        return frozenset(range(min(n, self.most)))
 
 
 @runtime_checkable
@@ -67,11 +77,6 @@ class _Stateless:
         """Nothing is kept between steps."""
 
 
-def prefix(n: int, blocks: int) -> frozenset[int]:
-    """The first n blocks; the head (block L-1) is never among them."""
-    return frozenset(range(min(n, blocks - 1)))
-
-
 def _at_least_zero(name: str, n: int) -> None:
     if n < 0:
         raise BudgetedError(f"{name} must be 0 or more, got {n}")
@@ -96,7 +101,7 @@ class ConstantPrefix(_Stateless):
         _at_least_zero("n", self.n)
 
     def decide(self, view: StepView) -> frozenset[int]:
-        return prefix(self.n, view.blocks)
+        return view.prefix(self.n)
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ class LinearPrefix(_Stateless):
             raise BudgetedError(f"steps must be 1 or more, got {self.steps}")
 
     def decide(self, view: StepView) -> frozenset[int]:
-        return prefix(min(self.n_max, view.step * (self.n_max + 1) // self.steps), view.blocks)
+        return view.prefix(min(self.n_max, view.step * (self.n_max + 1) // self.steps))
 
 
 @dataclass
@@ -132,7 +137,7 @@ class RandomPrefix:
         self._generator = np.random.default_rng(self.seed)
 
     def decide(self, view: StepView) -> frozenset[int]:
-        return prefix(int(self._generator.integers(self.n_max + 1)), view.blocks)
+        return view.prefix(int(self._generator.integers(self.n_max + 1)))
 
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
         """Draws do not depend on gradients."""

@@ -16,6 +16,7 @@ projection of gradients (GPM, TRGP) suggests.
 
 Deviations (ours / paper, as far as known):
 - rank: at most 16 directions a layer / as many as hold a share of the energy;
+- what a task adds to the basis: 128 columns of one batch, that of a stretch's last step / of a set of its samples;
 - number frozen: n_max * stretch / (tasks - 1) / grows with the tasks, by a schedule that is not known here;
 - boundaries: stretches of equal length, so that it runs on any stream / given tasks;
 - learning: supervised / self-supervised.
@@ -85,7 +86,7 @@ class TaskCorrelated:
             self.shared, self.whole = [0.0] * (view.blocks - 1), [0.0] * (view.blocks - 1)
         if place == self.probe:
             count = self.n_max * min(stretch, self.tasks - 1) // (self.tasks - 1)
-            self.frozen = highest(self.ratios(), min(count, view.blocks - 1))
+            self.frozen = highest(self.ratios()[: view.most], count)
         return self.frozen
 
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:

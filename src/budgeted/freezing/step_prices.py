@@ -39,6 +39,7 @@ class _Shape:
 
     chain: BlockChain
     pricer: Pricer
+    most: int
     by_set: dict[frozenset[int], BlockPrices] = field(default_factory=dict)
     saved: dict[Rule, tuple[int, ...]] = field(default_factory=dict)
 
@@ -70,8 +71,8 @@ class StepPrices:
         key = (
             *(_facts(leaf) for leaf in leaves),
             *sorted(keywords),
-            sum([module.training for module in self._modules]),
-            sum([parameter.requires_grad for parameter in self._parameters]),
+            bytes([module.training for module in self._modules]),
+            bytes([parameter.requires_grad for parameter in self._parameters]),
         )
         found = self._forwards.get(key)
         if found is None:
@@ -103,6 +104,10 @@ class StepPrices:
             shape.saved[rule] = tuple(backward[0] - cost for cost in backward)
         return shape.saved[rule]
 
+    def most(self, forward: Forward) -> int:
+        """Most blocks that may rest, from the stem on: those before the last one that is trained."""
+        return self._at(forward).most
+
     def to_feature(self, forward: Forward) -> Cost:
         """Running the loss and the head backwards to the last feature, and no further."""
         shape = self._at(forward)
@@ -123,7 +128,8 @@ class StepPrices:
                 traced.roots = [root for index, root in enumerate(traced.roots) if index in forward.read]
             chain = chain_of_trace(self.model, traced, self.granularity)
             whole = self._compiled(chain)
-            shape = _Shape(chain, Pricer(traced, chain.block_of, len(chain), self.unpriced, whole))
+            pricer = Pricer(traced, chain.block_of, len(chain), self.unpriced, whole)
+            shape = _Shape(chain, pricer, chain.last_trained())
             self._shapes[forward] = shape
         return shape
 

@@ -54,5 +54,6 @@ def step_view(
         saved=lambda: prices.saved(forward, rule),
         feature_gradient=feature_gradient,
         squared_gradients=squared_gradients,
+        most=prices.most(forward),
         looking=looking and looking.begin(given.looked, total(prices.of(forward).forward)),
     )

@@ -9,9 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.optim.optimizer as of_all
 from torch.optim import Adam, AdamW, Optimizer
 
 _KERNELS = {Adam: "_fused_adam_", AdamW: "_fused_adamw_"}  # torch's private names: without them its own way is taken
+_HOOKS_OF_ALL = (
+    "_global_optimizer_pre_hooks",
+    "_global_optimizer_post_hooks",
+)  # private too: where they are missing, torch's own way is taken
 _PLAIN = {"fused": True, "amsgrad": False, "maximize": False, "capturable": False, "differentiable": False}
 
 
@@ -30,6 +35,7 @@ class FusedStep:
         """Nobody watches the steps (hooks, a schedule that counts them), and no group asks for more than the kernel."""
         own = vars(self._optimizer)
         watched = "step" in own or own["_optimizer_step_pre_hooks"] or own["_optimizer_step_post_hooks"]
+        watched = watched or any(getattr(of_all, name, True) for name in _HOOKS_OF_ALL)
         return not watched and all(
             all(group.get(key) == value for key, value in _PLAIN.items()) and isinstance(group["lr"], float)
             for group in self._optimizer.param_groups

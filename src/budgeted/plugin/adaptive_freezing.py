@@ -103,7 +103,7 @@ class AdaptiveFreezing:
         self._engine: LayerFreezing | None = None
         self._saved: Mapping[str, Any] | None = None
         self._listeners: list[Listener] = []
-        self._unreduced = False
+        self._unreduced = self._removed = False
         self._shares, self._backwards = 0.0, 0
         self._handles: list[Any] = []
         if optimizer is not None:
@@ -138,6 +138,7 @@ class AdaptiveFreezing:
         With a GradScaler give the plain loss and `scaler=scaler`; the loss is scaled here, and `scaler.step(optimizer)`
         unscales the gradients as ever. `logits` and `targets` need not be given: the graph shows a plain cross-entropy.
         """
+        self._refuse_if_removed()
         if self._engine is None:
             raise BudgetedError("backward() came without a training forward: call the model, then backward(loss)")
         waits = more or self._optimizer is not None
@@ -161,6 +162,7 @@ class AdaptiveFreezing:
     def engine(self) -> LayerFreezing:
         """The `LayerFreezing` at work: there once the example or the first training forward has been seen."""
         if self._engine is None:
+            self._refuse_if_removed()
             raise BudgetedError("the blocks are not known yet: run a training forward first, or give an example")
         return self._engine
 
@@ -207,7 +209,8 @@ class AdaptiveFreezing:
         self._listeners.append(listener)
 
     def remove(self) -> None:
-        """Take every hook off the model and the optimizer: they are as they were."""
+        """Take every hook off the model and the optimizer: they are as they were, and this is of no more use."""
+        self._removed = True
         for handle in self._handles:
             handle.remove()
         if self._engine is not None:
@@ -254,6 +257,13 @@ class AdaptiveFreezing:
     def _decided(self, frozen: Sequence[nn.Parameter]) -> None:
         for listener in self._listeners:
             listener(frozen)
+
+    def _refuse_if_removed(self) -> None:
+        if self._removed:
+            raise BudgetedError(
+                "this AdaptiveFreezing was removed from its model: make a new one, and load this one's state_dict() "
+                "into it to go on"
+            )
 
     def _stepping(self, *_: Any) -> None:
         if self._unreduced:

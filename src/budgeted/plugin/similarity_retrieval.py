@@ -91,9 +91,11 @@ class SimilarityAwareRetrieval:
         memory.serve(self.retrieval)
         self._generator = np.random.Generator(np.random.PCG64([seed, 1]))
         self._drawn: Tensor | None = None
+        self._removed = False
 
     def draw(self, count: int) -> tuple[Tensor, Tensor]:
         """Samples and labels of up to `count` stored samples; the next training forward is on them."""
+        self._refuse_if_removed()
         if len(self.memory) == 0:
             raise BudgetedError("there is nothing to draw: call memory.add(samples, labels) first")
         slots = self.retrieval.draw(self.memory.slots, count, self._generator)
@@ -110,6 +112,7 @@ class SimilarityAwareRetrieval:
         `rows` are the places of the drawn samples in the batch, in the order drawn, if the batch held others too.
         With a GradScaler give it here too.
         """
+        self._refuse_if_removed()
         labels = self._drawn
         if labels is None:
             raise BudgetedError("update() came without a draw: call draw(count), train on what it gives, then update()")
@@ -122,7 +125,8 @@ class SimilarityAwareRetrieval:
             self.ledger.steps -= 1  # a part of the training step, which is counted by itself
 
     def remove(self) -> None:
-        """Take every hook off the model."""
+        """Take every hook off the model; this is of no more use then."""
+        self._removed = True
         if self._first is not None:
             self._first.remove()
         if self.sampled is not None:
@@ -178,6 +182,12 @@ class SimilarityAwareRetrieval:
             )
         self.sampled = SampledGradients(self.model, exclude=exclude, **self._sampling)  # type: ignore[arg-type]
         return self.sampled
+
+    def _refuse_if_removed(self) -> None:
+        if self._removed:
+            raise BudgetedError(
+                "this SimilarityAwareRetrieval was removed from its model: make a new one, with a new memory, to go on"
+            )
 
     def _skip(self, frozen: Sequence[nn.Parameter]) -> None:
         if self.sampled is not None:

@@ -14,6 +14,7 @@ that neither a second pass nor a full per-sample gradient is ever needed:
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -60,11 +61,31 @@ class _Call:
     `take`, the inputs go with it.
     """
 
-    __slots__ = ("__weakref__", "source", "use")
+    __slots__ = ("__weakref__", "noted", "source", "use")
 
-    def __init__(self, source: Tensor, use: Use) -> None:
+    def __init__(self, source: Tensor, use: Use, noted: _Noted) -> None:
         self.source: Tensor | None = source
         self.use = use
+        self.noted = noted
+
+
+class _Noted:
+    """What one thread's forward showed; its backward, which may run in another, adds to the same."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.calls: list[weakref.ref[_Call]] = []
+        self.clear()
+
+    def clear(self) -> None:
+        for known in self.calls:
+            if (call := known()) is not None:
+                call.source = None
+        self.calls.clear()
+        self.rows: list[tuple[int, Tensor]] = []
+        self.seen: dict[int, Use] = {}
+        self.fired: list[tuple[int, Use]] = []
+        self.skipped: set[int] = set()
 
 
 class SampledGradients:
@@ -96,10 +117,9 @@ class SampledGradients:
         self._listening = False
         self._last_fired: list[tuple[int, Use]] = []
         self._last_seen: dict[int, Use] = {}
-        self._calls: list[weakref.ref[_Call]] = []
         self._most_calls = 4 * len(self._layers)
         self._prices: dict[tuple[Any, ...], int] = {}
-        self._clear()
+        self._threads = threading.local()
 
     def __len__(self) -> int:
         return len(self.coordinates)
@@ -119,7 +139,8 @@ class SampledGradients:
             handle.remove()
         self._handles = []
         self._listening = False
-        self._clear()
+        self._noted.clear()
+        self._threads = threading.local()
 
     def __enter__(self) -> SampledGradients:
         self.start()
@@ -133,26 +154,28 @@ class SampledGradients:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Leave out what runs inside: another forward pass, or a backward through a graph still needed."""
-        before, self._listening = self._listening, False
+        noted = self._noted
+        before, noted.paused = noted.paused, True
         try:
             yield
         finally:
-            self._listening = before
+            noted.paused = before
 
     def skip(self, frozen: Iterable[nn.Parameter]) -> None:
         """Leave these parameters out of this step; called between the forward and the backward pass."""
-        self._skipped.update(map(id, frozen))
+        self._noted.skipped.update(map(id, frozen))
 
     def take(self) -> SampledStep:
         """The coordinates of the backward pass since the last `take`; nothing of that pass is kept."""
-        if not self._seen:
+        noted = self._noted
+        if not noted.seen:
             raise BudgetedError("no forward pass was seen since the last take(): call start() before the forward pass")
-        batch = self._one_batch()
+        batch = self._one_batch(noted)
         rows: list[Tensor | None] = [None] * len(self._shares)
-        for number, more in self._rows:
+        for number, more in noted.rows:
             before = rows[number]
             rows[number] = more if before is None else before + more
-        device = self._rows[0][1].device if self._rows else None
+        device = noted.rows[0][1].device if noted.rows else None
         collected = tuple(of_share is not None for of_share in rows)
         columns = [
             torch.zeros(batch, share.count, device=device) if of_share is None else of_share
@@ -160,8 +183,8 @@ class SampledGradients:
         ]
         present = torch.tensor(collected).repeat_interleave(self._counts).to(device)
         step = SampledStep(torch.cat(columns, 1).float(), present)
-        self._last_fired, self._last_seen = self._fired, self._seen
-        self._clear()
+        self._last_fired, self._last_seen = noted.fired, noted.seen
+        noted.clear()
         return step
 
     def price(self, present: Tensor) -> int:
@@ -193,28 +216,26 @@ class SampledGradients:
                     added.add(share.number)
         return total
 
-    def _clear(self) -> None:
-        for known in self._calls:
-            if (call := known()) is not None:
-                call.source = None
-        self._calls.clear()
-        self._rows: list[tuple[int, Tensor]] = []
-        self._seen: dict[int, Use] = {}
-        self._fired: list[tuple[int, Use]] = []
-        self._skipped: set[int] = set()
+    @property
+    def _noted(self) -> _Noted:
+        """This thread's: another one may run the model meanwhile."""
+        noted: _Noted | None = getattr(self._threads, "noted", None)
+        if noted is None:
+            noted = self._threads.noted = _Noted()
+        return noted
 
-    def _forget_dropped_graphs(self) -> None:
-        self._calls = [known for known in self._calls if known() is not None]
-        self._most_calls = max(self._most_calls, 2 * len(self._calls))
+    def _forget_dropped_graphs(self, noted: _Noted) -> None:
+        noted.calls = [known for known in noted.calls if known() is not None]
+        self._most_calls = max(self._most_calls, 2 * len(noted.calls))
 
-    def _one_batch(self) -> int:
+    def _one_batch(self, noted: _Noted) -> int:
         """The number of samples of the step, which must be the same in every layer."""
-        uses = self._fired or list(self._seen.items())
+        uses = noted.fired or list(noted.seen.items())
         batch = uses[0][1].batch
         for number, use in uses:
             if use.batch != batch:
                 name, first = self._layers[number].layer.name, self._layers[uses[0][0]].layer.name
-                self._clear()
+                noted.clear()
                 raise BudgetedError(
                     f"layer {name!r} had a batch of {use.batch}, layer {first!r} one of {batch}: "
                     "pass the same samples through all layers, or exclude one of the two"
@@ -238,6 +259,7 @@ class SampledGradients:
                 or type(output) is not Tensor
                 or is_functorch_wrapped_tensor(output)
                 or _current_graph_task_id() != -1
+                or (noted := self._noted).paused
             ):
                 return
             source: Tensor = args[0] if args else next(iter(named.values()))
@@ -245,11 +267,11 @@ class SampledGradients:
                 raise BudgetedError(
                     f"layer {layer.name!r} was given a sample without a batch dimension: add one, or exclude it"
                 )
-            self._seen[number] = use = Use(source.shape, output.shape, module.training)
-            call = _Call(source, use)
-            self._calls.append(weakref.ref(call))
-            if len(self._calls) > self._most_calls:
-                self._forget_dropped_graphs()
+            noted.seen[number] = use = Use(source.shape, output.shape, module.training)
+            call = _Call(source, use, noted)
+            noted.calls.append(weakref.ref(call))
+            if len(noted.calls) > self._most_calls:
+                self._forget_dropped_graphs(noted)
             # After the layer's own backward, and not before, its input and its gradient are in the cache; and
             # the node is the layer's even if the output is overwritten in place later.
             node.register_hook(partial(collect, call))
@@ -263,8 +285,8 @@ class SampledGradients:
         of_inputs: tuple[Tensor | None, ...],
         of_outputs: tuple[Tensor | None, ...],
     ) -> None:
-        gradient = of_outputs[0]
-        if gradient is None or not self._listening:
+        gradient, noted = of_outputs[0], call.noted
+        if gradient is None or noted.paused or not self._listening:
             return
         layer, weight, bias = self._layers[number]
         source, use = call.source, call.use
@@ -274,16 +296,16 @@ class SampledGradients:
                 "or run the forward pass again after take()"
             )
         call.source = None
-        self._fired.append((number, use))
+        noted.fired.append((number, use))
         if gradient.shape != use.output:
             gradient = gradient.reshape(use.output)
         if torch.is_grad_enabled():  # only where the backward pass is itself to be differentiated
             source, gradient = source.detach(), gradient.detach()
         parameters = layer.module._parameters
-        if weight is not None and self._wanted(parameters["weight"]):
-            self._rows.append((weight.number, layer.weight_rows(source, gradient, use.training)))
-        if bias is not None and self._wanted(parameters["bias"]):
-            self._rows.append((bias.number, layer.bias_rows(gradient)))
+        if weight is not None and self._wanted(parameters["weight"], noted):
+            noted.rows.append((weight.number, layer.weight_rows(source, gradient, use.training)))
+        if bias is not None and self._wanted(parameters["bias"], noted):
+            noted.rows.append((bias.number, layer.bias_rows(gradient)))
 
-    def _wanted(self, parameter: nn.Parameter | None) -> bool:
-        return parameter is not None and parameter.requires_grad and id(parameter) not in self._skipped
+    def _wanted(self, parameter: nn.Parameter | None, noted: _Noted) -> bool:
+        return parameter is not None and parameter.requires_grad and id(parameter) not in noted.skipped

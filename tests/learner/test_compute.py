@@ -112,8 +112,9 @@ class Foreseeing(Learner):
         before = self.ledger.spent
         super()._step()
         cost = self.ledger.spent - before
-        assert cost.paper <= most.paper
-        assert cost.real <= 1.01 * most.real  # a similarity and a draw, which are measured, not foreseen
+        # what is run beside the model is measured, not foreseen: a similarity, a draw, products of gradients
+        assert cost.paper <= (1.1 if self.method.name == "ocs" else 1) * most.paper
+        assert cost.real <= (1.1 if self.method.name == "ocs" else 1.02) * most.real
         if self.method.freezing == "none":
             # how many samples OCS and ASER look at is a matter of the draw; BiC's teacher has fewer rows in its head
             drawn = self.method.name in ("ocs", "aser", "bic") or self.method.retrieval == "aser"

@@ -154,7 +154,7 @@ def _trace(
     with fake:
         args, kwargs = pytree.tree_map_only(Tensor, like, (tuple(inputs), keywords))
     double = _stand_in(model, fake)
-    recorder = _Recorder(double, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)])
+    recorder = Recorder(double, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)])
     token = _tracing.set(True)
     at = "model"
     try:
@@ -222,7 +222,7 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
     return double(model)
 
 
-class _Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):
     def __init__(self, model: nn.Module, inputs: list[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
@@ -390,7 +390,7 @@ def _tensors_in(item: Any) -> list[Tensor]:
 
 def trace_call(function: Callable[[], Any]) -> list[Op]:
     """Write down the operators that a call executes, while executing it (for small things: optimizer steps)."""
-    recorder = _Recorder(nn.Module(), [])
+    recorder = Recorder(nn.Module(), [])
     with _one_at_a_time, recorder:
         function()
     return recorder.trace.ops

@@ -209,6 +209,11 @@ class LayerFreezing:
         finally:
             noted.listening = features.listening = before
 
+    def leave_out(self, term: Tensor) -> None:
+        """A term of the coming loss that its maker prices: the graph is not read behind it."""
+        if self._graph is not None:
+            self._graph.leave_out(term)
+
     def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs

@@ -66,6 +66,7 @@ class LossGraph:
         self._unpriced: Unpriced = unpriced
         self._output = f"budgeted.output.{next(_counter)}"
         self._head = f"budgeted.head.{next(_counter)}"
+        self._aside = f"budgeted.aside.{next(_counter)}"
         self._prices: dict[tuple[object, ...], tuple[Cost, Cost]] = {}
 
     def mark_outputs(self, number: int, outputs: list[Tensor]) -> None:
@@ -78,6 +79,11 @@ class LossGraph:
     def mark_head(self, output: object) -> None:
         if isinstance(output, Tensor) and output.grad_fn is not None:
             _notes(output.grad_fn)[self._head] = True
+
+    def leave_out(self, term: Tensor) -> None:
+        """Whoever made this term of the loss prices it, and what lies behind it."""
+        if term.grad_fn is not None:
+            _notes(term.grad_fn)[self._aside] = True
 
     def price(self, loss: Tensor) -> LossPrice:
         """Walk from the loss to the model's outputs and price what lies between."""
@@ -93,7 +99,7 @@ class LossGraph:
             if number in marks:
                 found.add(marks[number])
                 continue
-            if node in seen:
+            if node in seen or self._aside in _notes(node):
                 continue
             seen.add(node)
             if node.name() == _LEAF:

@@ -15,16 +15,21 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import operator
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from budgeted.budget import NOTHING, Budget, Cost, Ledger, Purpose, Rule, total
+from budgeted.budget.watched import watched
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, FrozenStep, LayerFreezing, TaskCorrelated, policy
 from budgeted.learner.augment import Augmentation, Augmenter
@@ -39,9 +44,11 @@ from budgeted.learner.practice import practice_price, practise
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method, Step
 from budgeted.replay import Column, Considers, Facts, Memory, Selection, Unlimited, label_column
+from budgeted.replay.evaluation_mode import evaluating
 from budgeted.replay.sampled_gradients import SampledGradients
 
 log = logging.getLogger("budgeted")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,7 @@ class Learner:
             self.model,
             self._policy(steps, seed),
             self.example(2),
-            loss=lambda logits: self._loss(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device)),
+            loss=self._cross_entropy_for_price if self.method.plain() else "graph",
             optimizer=self.optimizer,
             granularity=own.granularity,
             batch_norm=own.batch_norm,
@@ -148,19 +155,13 @@ class Learner:
                 f"the model's head {self.freezing.chain.head!r} is no linear layer: it cannot grow classes"
             )
         self.head = head
-        self.sampled = SampledGradients(
-            self.model,
-            fraction=own.sampled_fraction,
-            group=own.sampled_group,
-            seed=seed,
-            exclude=[self.freezing.chain.head],
-        )
-        self.facts = Facts(data.classes, len(self.sampled), own.batch_size, self.stream_batch)
+        self.facts = Facts(data.classes, lambda: len(self.sampled), own.batch_size, self.stream_batch)
         self.retrieval = make_retrieval(self.method.retrieval, self.settings.retrieval, self.facts)
         self._evaluated_gradients = self.retrieval.wants_gradients and own.sampled_mode == "evaluation"
+        self._decided: Callable[[Sequence[nn.Parameter]], None] | None = None
         if self.retrieval.wants_gradients and not self._evaluated_gradients:
             self.sampled.start()
-        self._decided = None if self._evaluated_gradients else self.sampled.skip
+            self._decided = self.sampled.skip
         self.selection: Selection = Unlimited()
         if slots is not None:
             self.selection = make_selection(self.method.selection, self.settings.selection)
@@ -185,8 +186,12 @@ class Learner:
         self._stacked: tuple[Tensor, Tensor] | None = None  # what waits, as a batch
         self._picked: list[int] | None = None  # of what waits, those in the latest step, if the method chose
         self._due = Due(iterations)
-        self._extras = 0  # the dearest similarity and draw so far, which nobody can say beforehand
+        self._extras = 0  # the dearest so far of what nobody can say beforehand: draws, similarity, a method's own loss
+        self._foreseen = 0  # what the step under way was said to cost at most, these aside
         self._step_under_way = False
+        self._closed = False
+        self._lock = threading.RLock()  # another thread may predict at any moment
+        self._known_costs: dict[tuple[object, ...], Cost] = {}  # of what was run beside the model
         self._aside: dict[Purpose, Cost] = {}  # charged by parts of the step under way
         self.method.begin(self)
         give_up_slots(self)
@@ -195,8 +200,11 @@ class Learner:
 
     def learn(self, sample: Tensor, label: int) -> None:
         """Take one labelled sample (uint8, channels x height x width): store it and train as much as it is due."""
-        self._check(sample)
-        row = self._row_of(int(label))
+        with self._working():
+            self._check(sample)
+            self._learn(sample, self._row_of(_as_label(label)))
+
+    def _learn(self, sample: Tensor, row: int) -> None:
         self.arrived += 1
         self._grant()
         if self.method.withholds(sample, row):
@@ -212,7 +220,9 @@ class Learner:
 
     def flush(self) -> None:
         """Train on the samples that wait for a full stream batch, and store them; `learn` does so when enough wait."""
-        if self._waiting:
+        with self._working():
+            if not self._waiting:
+                return
             before = self.steps
             self._train()
             trained = self.steps > before
@@ -227,41 +237,56 @@ class Learner:
 
     def end_task(self) -> None:
         """Say that the stream goes over to other classes; most methods need not know."""
-        self.flush()
-        self.method.end_task()
+        with self._working():
+            self.flush()
+            self.method.end_task()
 
     def before_prediction(self) -> None:
         """Let methods that train for an evaluation do so (BiC, GDumb); what they run is charged."""
-        self.method.before_prediction()
+        with self._working():
+            self.method.before_prediction()
 
     @torch.no_grad()
     def logits(self, images: Tensor, batch: int = 256) -> Tensor:
         """Logits of uint8 images over the classes seen so far, in order of first appearance."""
-        if len(images):
+        with self._lock, evaluating(self.model):
+            seen = len(self.class_labels)
+            if len(images) == 0:
+                return torch.empty(0, seen)
             self._check(images[0])
-        training = self.model.training
-        self.model.eval()
-        seen = len(self.class_labels)
-        if len(images) == 0:
-            return torch.empty(0, len(self.class_labels))
-        found = [
-            self.model(self.augmenter.normalise(images[i : i + batch]).to(self.device))[:, :seen].float().cpu()
-            for i in range(0, len(images), batch)
-        ]
-        self.model.train(training)
-        return self.method.corrected(torch.cat(found))
+            found = [
+                self.model(self.augmenter.normalise(images[i : i + batch]).to(self.device))[:, :seen].float().cpu()
+                for i in range(0, len(images), batch)
+            ]
+            return self.method.corrected(torch.cat(found))
 
     def predict(self, images: Tensor) -> Tensor:
         """Labels of uint8 images; may be asked at any moment."""
-        if not self.class_labels:
-            raise BudgetedError("nothing was learned yet: call learn() before predict()")
-        return torch.tensor(self.class_labels)[self.logits(images).argmax(1)]
+        with self._lock:
+            if not self.class_labels:
+                raise BudgetedError("nothing was learned yet: call learn() before predict()")
+            return torch.tensor(self.class_labels)[self.logits(images).argmax(1)]
 
     def close(self) -> None:
-        """Take every hook off the model: it is the user's again."""
+        """Take every hook off the model: it is the user's again. Predictions still work."""
+        self._closed = True
         self.freezing.remove()
-        self.sampled.stop()
+        if "sampled" in vars(self):
+            self.sampled.stop()
         self.method.close()
+
+    @contextlib.contextmanager
+    def _working(self) -> Iterator[None]:
+        with self._lock:
+            if self._closed:
+                raise BudgetedError("this learner was closed, and learns no more: make a new one, or load a saved one")
+            yield
+
+    def __copy__(self) -> NoReturn:
+        raise BudgetedError("a learner cannot be copied, it would share its model: save it and load it again")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
 
     # -- one training step -------------------------------------------------------------------------------------
 
@@ -300,25 +325,42 @@ class Learner:
         closed = (logits, labels) if self._plain else (None, None)
         done = self.freezing.backward(loss, *closed, decided=self._decided, scaler=self.scaler)
         self.method.after_backward(step)
-        evaluated = sampled_in_evaluation(self, images, labels) if self._evaluated_gradients else None
-        scale = 1.0
+        similarity = self._observe(step, drawn.labels)
+        if not self._pays(done, similarity):
+            return
         if self.scaler is None:
             self._update()
         else:
-            scale = float(self.scaler.get_scale())
             self.scaler.step(self.optimizer)
             self.scaler.update()
         if self.schedule is not None:
             self.schedule.step()
 
         self.method.after_step(step, logits.detach())
-        similarity = 0
-        if self.retrieval.wants_gradients:
-            collected = evaluated or self.sampled.take()
-            similarity = self.sampled.price(collected.present)
-            own_rows = collected.values[step.new :] / (1.0 if evaluated else scale)
-            self.retrieval.observe(own_rows, collected.present, drawn.labels)
         self._record(done, similarity, step)
+
+    def _observe(self, step: Step, drawn: Tensor) -> int:
+        """Show the retrieval the gradients of what it drew; operations of reading them."""
+        if not self.retrieval.wants_gradients:
+            return 0
+        evaluated = sampled_in_evaluation(self, step.images, step.labels) if self._evaluated_gradients else None
+        collected = evaluated or self.sampled.take()
+        scale = float(self.scaler.get_scale()) if self.scaler is not None and evaluated is None else 1.0
+        self.retrieval.observe(collected.values[step.new :] / scale, collected.present, drawn)
+        return self.sampled.price(collected.present)
+
+    def _pays(self, done: FrozenStep, similarity: int) -> bool:
+        """All that was run so far, and the update: is it within the budget? If not, no weight moves."""
+        executed = Cost(0, similarity + self.retrieval.price()) + total(self._aside.values())
+        executed += total(done.costs.values())
+        if self.ledger.affords(executed):
+            return True
+        for parameter in self._parameters():
+            parameter.grad = None
+        self._aside.clear()
+        self._step_under_way = False
+        self.end_training()
+        return False
 
     def _arrived(self) -> tuple[Tensor, Tensor]:
         """The samples of the stream in this step: what waits, or what the technique picks of it."""
@@ -357,7 +399,8 @@ class Learner:
             rule = self.budget.compute.rule
             if self.savings is not None:
                 self.savings.note(total(costs.values()).under(rule), self._most(len(step.labels), rule))
-            self._extras = max(self._extras, Cost(0, similarity + draw).under(rule))
+            beyond = total(costs.values()).under(rule) - self._foreseen
+            self._extras = max(self._extras, Cost(0, similarity + draw).under(rule), beyond)
         for block in done.frozen:
             self.frozen_counts[block] += 1
         self.frozen_share += done.frozen_share
@@ -370,6 +413,9 @@ class Learner:
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits, labels, label_smoothing=self.settings.learner.label_smoothing)
+
+    def _cross_entropy_for_price(self, logits: Tensor) -> Tensor:
+        return self._loss(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
 
     def _autocast(self) -> contextlib.AbstractContextManager[Any]:
         kind = self.settings.learner.autocast
@@ -399,12 +445,11 @@ class Learner:
         new = min(len(self._waiting), self.stream_batch)
         batch = new + min(self.settings.learner.batch_size - new, len(self.memory))
         most = self._most(batch, rule)
-        if self._extras == 0 and rule == "real":
-            self._extras = most // 400  # before the first step is known: draws and similarity are far below 1 %
         parts = self.method.most(new, batch) + self.retrieval.most(self, new, batch)
         if self._evaluated_gradients:
             parts += price_in_evaluation(self, batch)
-        if (self.ledger.left or 0) >= most + parts.under(rule) + 2 * self._extras:
+        self._foreseen = most + parts.under(rule)
+        if (self.ledger.left or 0) >= self._foreseen + 2 * self._extras:
             return True
         self.end_training()
         return False
@@ -444,8 +489,38 @@ class Learner:
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
         """Inside, forwards and backwards are no part of the training step: nobody notes or samples them."""
-        with self.freezing.paused(), self.sampled.paused():
+        with self.freezing.paused(), self.sampled.paused() if "sampled" in vars(self) else contextlib.nullcontext():
             yield
+
+    def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
+        """Run a function beside the model, without gradients, and charge what it executed. What it costs must follow
+        from the shapes of the tensors given, and from whole numbers: what was met before is not watched again."""
+        key = (purpose, function.__code__, *(_priced_by(each) for each in pytree.tree_leaves(given)))
+        with torch.no_grad():
+            cost = self._known_costs.get(key)
+            if cost is None:
+                result, cost = watched(lambda: function(*given))
+                self._known_costs[key] = cost
+            else:
+                result = function(*given)
+        self.charge(purpose, cost)
+        return result
+
+    def leave_out(self, term: Tensor) -> None:
+        """A term of the loss that its maker charges for: nobody else prices what lies behind it."""
+        self.freezing.leave_out(term)
+
+    @cached_property
+    def sampled(self) -> SampledGradients:
+        """Sampled per-sample gradients, for a retrieval that wants them."""
+        own = self.settings.learner
+        return SampledGradients(
+            self.model,
+            fraction=own.sampled_fraction,
+            group=own.sampled_group,
+            seed=self.seed,
+            exclude=[self.freezing.chain.head],
+        )
 
     def pass_price(self, images: Tensor, *, backward: bool = False) -> Cost:
         """Price of a forward of the model, in the mode it is in, and of a whole backward if asked."""
@@ -552,3 +627,20 @@ class Learner:
     def rows_of(self, labels: Sequence[int]) -> list[int]:
         """Labels as the head's rows; -1 for a class not met yet."""
         return [self._rows.get(int(label), -1) for label in labels]
+
+
+def _priced_by(given: object) -> object:
+    """What a price may depend on: a factor of 1 is no operation, any other is one."""
+    if isinstance(given, Tensor):
+        return tuple(given.shape)
+    if isinstance(given, float):
+        return given if given in (0.0, 1.0) else float
+    return given if isinstance(given, int) else type(given)
+
+
+def _as_label(label: object) -> int:
+    """A whole number as it is; 2.9 and "3" are not bent into one."""
+    try:
+        return operator.index(label)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise BudgetedError(f"a label must be a whole number, got {label!r}: number your classes 0, 1, 2, …") from error

@@ -13,7 +13,6 @@ from torch import Tensor
 
 _ROUNDS = 30
 _HALVINGS = 20
-_USUAL_ROUNDS = 6  # of one trial each
 
 
 @dataclass(frozen=True)
@@ -33,41 +32,18 @@ class Correction:
 IDENTITY = Correction(0)
 
 
-def most_operations(samples: int, classes: int) -> int:
-    """What `fit` may cost at most, under rule `real`."""
-    return _ROUNDS * (_round(samples, classes, classes) + _HALVINGS * _trial(samples, classes, classes))
-
-
-def usual_operations(samples: int, classes: int) -> int:
-    """What `fit` costs as a rule, with half of the classes new."""
-    new = classes // 2
-    return _USUAL_ROUNDS * (_round(samples, classes, new) + _trial(samples, classes, new))
-
-
-def _round(samples: int, classes: int, new: int) -> int:
-    """The correction, a softmax, three sums over the new classes, and five over the samples."""
-    return samples * (5 * classes + 8 * new + 20)
-
-
-def _trial(samples: int, classes: int, new: int) -> int:
-    """The correction and a cross-entropy."""
-    return samples * (5 * classes + 2 * new + 4)
-
-
-def fit(logits: Tensor, labels: Tensor, first: int, decay: float) -> tuple[Correction, int]:
-    """The correction with the smallest loss, every class weighing the same, and the operations that finding it took.
+def fit(logits: Tensor, labels: Tensor, first: int, decay: float) -> Correction:
+    """The correction with the smallest loss, every class weighing the same.
 
     The loss is the cross-entropy plus decay / 2 * ((alpha - 1)^2 + beta^2).
     """
     logits = logits.double()
     weights = 1.0 / torch.bincount(labels, minlength=logits.shape[1])[labels].double()
     weights = weights / weights.sum()
-    sizes = (len(logits), logits.shape[1], logits.shape[1] - first)
     fresh, is_new = logits[:, first:], (labels >= first).double()
     own = logits.gather(1, labels[:, None])[:, 0] * is_new
     alpha, beta = 1.0, 0.0
     loss = _loss(logits, labels, weights, Correction(first, alpha, beta), decay)
-    operations = _trial(*sizes)
     for _ in range(_ROUNDS):
         chances = F.softmax(Correction(first, alpha, beta)(logits), dim=1)[:, first:]
         scaled = chances * fresh
@@ -82,12 +58,10 @@ def fit(logits: Tensor, labels: Tensor, first: int, decay: float) -> tuple[Corre
             (bend_bb * slope_a - bend_ab * slope_b) / scale,
             (bend_aa * slope_b - bend_ab * slope_a) / scale,
         )
-        operations += _round(*sizes)
         size = 1.0
         for _ in range(_HALVINGS):
             there = Correction(first, alpha - size * step_a, beta - size * step_b)
             trial = _loss(logits, labels, weights, there, decay)
-            operations += _trial(*sizes)
             if trial <= loss:
                 break
             size /= 2
@@ -97,7 +71,7 @@ def fit(logits: Tensor, labels: Tensor, first: int, decay: float) -> tuple[Corre
         if loss - trial <= 1e-12 * loss:
             break
         loss = trial
-    return Correction(first, alpha, beta), operations
+    return Correction(first, alpha, beta)
 
 
 def _loss(logits: Tensor, labels: Tensor, weights: Tensor, correction: Correction, decay: float) -> float:

@@ -34,17 +34,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgeted.budget import NOTHING, Cost, total
+from budgeted.budget.watched import watched
 from budgeted.errors import BudgetedError
-from budgeted.methods.bias import IDENTITY, Correction, fit, most_operations, usual_operations
+from budgeted.methods.bias import IDENTITY, Correction, fit
 from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.evaluated import answers_of, evaluated, price_of
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Selection
 from budgeted.replay.view import LearnerView
-
-# per row and class of the teacher: its correction, two divisions, a softmax and its logarithm, a product, a sum; and
-# the way back
-_DISTILLING = 23
 
 
 @METHODS.register("bic")
@@ -116,12 +113,14 @@ class BiasCorrection(Method):
         classified = F.cross_entropy(logits, step.labels)
         if not self._teaches:
             return classified
-        taught = self._taught(answers_of(self.learner, self._teacher, step.images))[:, : self._old]
+        taught = self._answers(step.images)
         share = self._old / logits.shape[1]
         return share * distillation(logits[:, : self._old], taught, self.temperature) + (1 - share) * classified
 
-    def operations(self, step: Step) -> int:
-        return _DISTILLING * len(step.labels) * self._old if self._teaches else 0  # the teacher's correction included
+    def _answers(self, images: Tensor) -> Tensor:
+        """The teacher's, softened."""
+        answers = answers_of(self.learner, self._teacher, images)
+        return self.learner.run("forward", _softened, answers, self._taught, self._old, self.temperature)
 
     def end_task(self) -> None:
         """From here on the model as it is teaches what it knows, with the correction that its last predictions had."""
@@ -152,14 +151,14 @@ class BiasCorrection(Method):
         self._correction = IDENTITY
         if first == 0 or not held[:first].any() or not held[first:].any():
             return
-        most = price_of(self.learner, int(held.sum())) + Cost(0, most_operations(int(held.sum()), seen))
+        most = price_of(self.learner, 2 * int(held.sum()))  # the fit on their logits is far below their forward
         if not self.learner.affords(most):
             return
         samples = torch.cat([self._kept[row, : held[row]] for row in range(seen)])
         labels = torch.from_numpy(np.repeat(np.arange(seen), held))
         logits = evaluated(self.learner, samples, "evaluation_training")[:, :seen]
-        self._correction, operations = fit(logits, labels, first, self.decay)
-        self.learner.charge("evaluation_training", Cost(0, operations))
+        self._correction, cost = watched(lambda: fit(logits, labels, first, self.decay))
+        self.learner.charge("evaluation_training", cost)
 
     def corrected(self, logits: Tensor) -> Tensor:
         return self._correction(logits)
@@ -167,26 +166,26 @@ class BiasCorrection(Method):
     def most(self, new: int, batch: int) -> Cost:
         if not self._teaches:
             return NOTHING
-        return price_of(self.learner, batch) + Cost(0, _DISTILLING * batch * self._old)
+        return price_of(self.learner, batch)
 
     def each_step(self, course: Course) -> Costs:
         stretches = course.behind_boundaries()
         taught = part(price_of(self.learner, course.batch), sum(share for share, _ in stretches))
-        classes = sum(share * old for share, old in stretches)
-        distilling = Cost(0, round(_DISTILLING * course.batch * classes))
-        return together(super().each_step(course), {"forward": taught, "backward": distilling})
+        return together(super().each_step(course), {"forward": taught})
 
     def beside_steps(self, course: Course) -> Costs:
         fits = []
         for arrived in course.evaluations:
             if course.boundaries and arrived > course.boundaries[0]:
                 held = int(np.minimum(course.counts(arrived) // self.every, self.validation).sum())
-                operations = usual_operations(held, course.known(arrived))
-                fits.append(price_of(self.learner, held) + Cost(0, operations))
+                fits.append(price_of(self.learner, held))
         return together(super().beside_steps(course), {"evaluation_training": total(fits)})
 
 
 def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """Mean cross-entropy of softened answers with the teacher's."""
-    softened = F.log_softmax(logits / temperature, dim=1)
-    return -(F.softmax(taught / temperature, dim=1) * softened).sum(1).mean()
+    """Mean cross-entropy of softened answers with the teacher's, which are softened already."""
+    return -(taught * F.log_softmax(logits / temperature, dim=1)).sum(1).mean()
+
+
+def _softened(answers: Tensor, correction: Correction, old: int, temperature: float) -> Tensor:
+    return F.softmax(correction(answers)[:, :old] / temperature, dim=1)

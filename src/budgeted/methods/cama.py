@@ -22,9 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
-from budgeted.methods.course import Costs, Course, together
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
 from budgeted.methods.method import METHODS, Step
 from budgeted.replay.view import LearnerView
@@ -52,11 +50,10 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
 
     def after_step(self, step: Step, logits: Tensor) -> None:
         super().after_step(step, logits)
-        chances = torch.softmax(logits.float(), 1).gather(1, step.labels[:, None])[:, 0]
+        chances = self.learner.run("backward", _chances, logits.float(), step.labels)
         for label, chance in zip(step.labels.tolist(), chances.tolist(), strict=True):
             self._note(label, chance)
         self._renew(step, logits[step.new :].float())
-        self.learner.charge("backward", self._price(len(step.labels), len(step.labels) - step.new))
 
     def gamma(self, label: int) -> float:
         """How far a stored logit of this class moves to the new one."""
@@ -64,13 +61,6 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
         known = known[~np.isnan(known)]
         surplus = known.mean() - 1 / self.learner.head.out_features if known.size else 0.0
         return float(np.clip(surplus, 0, 1))
-
-    def most(self, new: int, batch: int) -> Cost:
-        return super().most(new, batch) + self._price(batch, batch - new)
-
-    def each_step(self, course: Course) -> Costs:
-        own = self._price(course.batch, course.batch - course.new)
-        return together(super().each_step(course), {"backward": own})
 
     def _note(self, label: int, confidence: float) -> None:
         row = self.confidences[label].numpy()
@@ -82,12 +72,16 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
             return
         gamma = torch.tensor([[self.gamma(label)] for label in step.labels[step.new :].tolist()]).to(new)
         renewed = step.columns[LOGITS].to(new.device, copy=True)
-        old = renewed[:, : new.shape[1]]
-        old.copy_(torch.where(old.isnan(), new, old.lerp(new, gamma)))
+        self.learner.run("backward", _follow, renewed[:, : new.shape[1]], new, gamma)
         memory = self.learner.memory
         memory.write(LOGITS, step.slots, renewed.to(memory.device))
 
-    def _price(self, batch: int, replayed: int) -> Cost:
-        """Softmax of the batch; mean, difference and clip of the confidences; mask, average and choice of logits."""
-        classes = self.learner.head.out_features
-        return Cost(0, 5 * batch * classes + replayed * (self.recent + 3 + 5 * classes))
+
+def _chances(logits: Tensor, labels: Tensor) -> Tensor:
+    """Softmax scores of the true labels."""
+    return torch.softmax(logits, 1).gather(1, labels[:, None])[:, 0]
+
+
+def _follow(old: Tensor, new: Tensor, gamma: Tensor) -> None:
+    """Move stored logits towards the new ones; one that was not known takes the new value as it is."""
+    old.copy_(torch.where(old.isnan(), new, old.lerp(new, gamma)))

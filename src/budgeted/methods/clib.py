@@ -140,8 +140,6 @@ class SampleWiseImportance(Method):
             self._follow(fall)
         before[:] = losses
         trained[:] = 0
-        # a difference and a mean of the losses; a mean, a difference and a weighted addition of the importances
-        self.learner.charge("retrieval", Cost(0, 5 * len(losses)))
 
     def _follow(self, fall: float) -> None:
         """Let the two learning rates take turns, and move to the better one."""
@@ -187,7 +185,7 @@ class SampleWiseImportance(Method):
         return together(super().each_step(course), {"retrieval": own})
 
     def _measuring(self, stored: int) -> Cost:
-        return price_of(self.learner, stored) + Cost(0, 5 * stored)
+        return price_of(self.learner, stored)
 
 
 def better_by_chance(lower: npt.NDArray[np.float64], higher: npt.NDArray[np.float64]) -> float:

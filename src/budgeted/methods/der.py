@@ -23,9 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
-from budgeted.methods.course import Costs, Course, together
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Column, Selection
 from budgeted.replay.view import LearnerView
@@ -86,17 +84,6 @@ class DarkExperienceReplay(Method):
             terms.append(self.alpha * self._distillation(step, replayed[1::2]))
         return torch.stack(terms).sum()
 
-    def operations(self, step: Step) -> int:
-        """The distillation and its gradient, less the cross-entropy that these samples do not have."""
-        return self._distilling(len(step.labels) - step.new)
-
-    def most(self, new: int, batch: int) -> Cost:
-        return super().most(new, batch) + Cost(0, self._distilling(batch - new))
-
-    def each_step(self, course: Course) -> Costs:
-        own = Cost(0, self._distilling(course.batch - course.new))
-        return together(super().each_step(course), {"backward": own})
-
     def after_step(self, step: Step, logits: Tensor) -> None:
         super().after_step(step, logits)
         self._newest = logits[: step.new].float()
@@ -109,9 +96,6 @@ class DarkExperienceReplay(Method):
         if place is not None and self._newest is not None:
             row[0, : self._newest.shape[1]] = self._newest[place].to(memory.device)
         memory.write(LOGITS, np.array([slot]), row)
-
-    def _distilling(self, replayed: int) -> int:
-        return 7 * (replayed // 2) * self.learner.head.out_features
 
     def _distillation(self, step: Step, logits: Tensor) -> Tensor:
         """Mean squared distance to the stored logits, over those that are known."""

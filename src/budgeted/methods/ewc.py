@@ -23,9 +23,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from budgeted.budget import Cost
 from budgeted.errors import BudgetedError
-from budgeted.methods.course import Costs, Course, part, together
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Selection
 from budgeted.replay.view import LearnerView
@@ -68,15 +66,10 @@ class ElasticWeightConsolidation(Method):
         self.averaged += 1
         share = 1 / min(self.averaged, self.window)
         fisher = [self.fisher[name] for name in trained]
-        torch._foreach_mul_(fisher, 1 - share)
-        torch._foreach_addcmul_(fisher, gradients, gradients, value=share)
-        elements = sum(gradient.numel() for gradient in gradients)
-        self.learner.charge("fisher", Cost(0, 4 * elements))
+        self.learner.run("fisher", _average, fisher, gradients, share)
         if self.anchored:
-            moved = torch._foreach_sub(list(trained.values()), [self.anchor[name] for name in trained])
-            importance = [self.importance[name] for name in trained]
-            torch._foreach_addcmul_(gradients, importance, moved, value=self.strength)
-            self.learner.charge("backward", Cost(0, 4 * elements))
+            importance, anchor = ([kept[name] for name in trained] for kept in (self.importance, self.anchor))
+            self.learner.run("backward", _pull, gradients, [*trained.values()], anchor, importance, self.strength)
 
     @torch.no_grad()
     def end_task(self) -> None:
@@ -112,18 +105,22 @@ class ElasticWeightConsolidation(Method):
                     padded[: len(kept[name])] = kept[name]
                     kept[name] = padded
 
-    def most(self, new: int, batch: int) -> Cost:
-        each = 8 if self.anchored else 4
-        own = Cost(0, each * sum(parameter.numel() for parameter in self._parameters().values()))
-        return super().most(new, batch) + own
-
-    def each_step(self, course: Course) -> Costs:
-        own = Cost(0, 4 * sum(parameter.numel() for parameter in self._parameters().values()))
-        anchored = sum(share for share, _ in course.behind_boundaries())
-        return together(super().each_step(course), {"fisher": own, "backward": part(own, anchored)})
-
     def _parameters(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.learner.model.named_parameters() if p.requires_grad}
 
     def _zeros(self) -> dict[str, Tensor]:
         return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._parameters().items()}
+
+
+def _average(fisher: list[Tensor], gradients: list[Tensor], share: float) -> None:
+    """One more step's squared gradients in the running mean."""
+    torch._foreach_mul_(fisher, 1 - share)
+    torch._foreach_addcmul_(fisher, gradients, gradients, value=share)
+
+
+def _pull(
+    gradients: list[Tensor], parameters: list[Tensor], anchor: list[Tensor], importance: list[Tensor], strength: float
+) -> None:
+    """The penalty's gradient."""
+    moved = torch._foreach_sub(parameters, anchor)
+    torch._foreach_addcmul_(gradients, importance, moved, value=strength)

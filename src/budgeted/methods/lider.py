@@ -96,7 +96,9 @@ class LipschitzTerm(_Behind):
             return loss
         with torch.autocast(step.images.device.type, enabled=False):
             constants = list(self._constants([feature[step.new :].float() for feature in features]))
-            return loss + self._term(constants)
+            term = self._term(constants)
+            self.learner.leave_out(term)  # it reads features from inside the model; `operations` prices it
+            return loss + term
 
     def operations(self, step: Step) -> int:
         operations, reached = super().operations(step), False

@@ -73,7 +73,7 @@ class OnlineCoreset(Method):
         stream = self.learner.stream_batch
         if new < stream or self.choices == 1:
             return NOTHING  # all that wait have a place
-        return _price(self.learner, stream * self.choices, min(stream, len(self.learner.memory)))
+        return _price(self.learner, stream * self.choices + min(stream, len(self.learner.memory)))
 
     def each_step(self, course: Course) -> Costs:
         """Of the groups that wait, those with stored samples of other classes have an affinity."""
@@ -84,7 +84,7 @@ class OnlineCoreset(Method):
         for moment in course.moments(200):
             stored = course.stored(moment - moment % waiting)
             stored[course.labels[moment - moment % waiting :][:waiting]] = 0
-            found.append(_price(self.learner, waiting, min(course.new, int(stored.sum()))))
+            found.append(_price(self.learner, waiting + min(course.new, int(stored.sum()))))
         return together(super().each_step(course), {"similarity": part(total(found), 1 / len(found))})
 
 
@@ -104,12 +104,17 @@ def coreset_scores(
     products, square = like.new_zeros(arrived, arrived + (count > 0)), like.new_zeros(())
     with learner.aside():
         for _, of_parameter in gradients(images, labels, together=count):
-            matrix = flat(of_parameter)
-            products.addmm_(matrix[:arrived], matrix.T)
-            if count:
-                square += matrix[-1].dot(matrix[-1])
-    learner.charge("similarity", _price(learner, arrived, count))
-    return scores_of(products, square.sqrt(), tau)
+            learner.run("similarity", _add_products, products, square, flat(of_parameter))
+    learner.charge("similarity", _price(learner, arrived + count))
+    return learner.run("similarity", scores_of, products, square.sqrt(), tau)
+
+
+def _add_products(products: Tensor, square: Tensor, rows: Tensor) -> None:
+    """Products of the samples' gradients for one more parameter; a last row beyond the samples is of what is stored."""
+    samples = len(products)
+    products.addmm_(rows[:samples], rows.T)
+    if len(rows) > samples:
+        square += rows[-1].dot(rows[-1])
 
 
 def scores_of(products: Tensor, past: Tensor, tau: float) -> Tensor:
@@ -129,9 +134,7 @@ def scores_of(products: Tensor, past: Tensor, tau: float) -> Tensor:
     return similarity + diversity + tau * affinity
 
 
-def _price(learner: LearnerView, arrived: int, stored: int) -> Cost:
-    """Pixels scaled, forward and backward of the arrived and the stored samples, and the products of gradients."""
-    pixels = (arrived + stored) * math.prod(learner.data.input_shape)
-    size = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
-    products = 2 * arrived * arrived * size + (2 * arrived * size + 2 * size if stored else 0)
-    return price_of(learner, arrived + stored, backward=True) + Cost(0, 2 * pixels + products + 8 * arrived * arrived)
+def _price(learner: LearnerView, samples: int) -> Cost:
+    """Forward and backward of so many, their pixels scaled."""
+    pixels = samples * math.prod(learner.data.input_shape)
+    return price_of(learner, samples, backward=True) + Cost(0, 2 * pixels)

@@ -29,6 +29,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
@@ -68,7 +69,7 @@ class RainbowMemory(Method):
         if not crowded.size:
             return  # one slot has nothing to give
         candidates = np.flatnonzero(np.isin(memory.labels, crowded))
-        if not self.learner.affords(self._price(candidates.size, len(self.learner.class_labels))):
+        if not self.learner.affords(self._price(candidates.size)):
             return  # greedy balancing goes on, which costs nothing
         uncertainty = self.uncertainty(candidates)
         leaving = []
@@ -83,9 +84,8 @@ class RainbowMemory(Method):
         votes = torch.zeros(len(slots), len(self.learner.class_labels))
         for _ in range(self.views):
             answers = evaluated(self.learner, samples, "retrieval", augment=True)[:, : votes.shape[1]]
-            votes[torch.arange(len(slots)), answers.argmax(1)] += 1
-        self.learner.charge("retrieval", self._counting(len(slots), votes.shape[1]))
-        found: npt.NDArray[np.float64] = (1 - votes.double().amax(1) / self.views).numpy()
+            self.learner.run("retrieval", _vote, votes, answers)
+        found: npt.NDArray[np.float64] = self.learner.run("retrieval", _disagreement, votes, self.views).numpy()
         return found
 
     def beside_steps(self, course: Course) -> Costs:
@@ -96,20 +96,16 @@ class RainbowMemory(Method):
             while (full := arrived + course.slots - int(counts.sum())) < len(course):
                 counts += np.bincount(course.labels[arrived:full], minlength=len(counts))
                 quotas = balanced_counts(counts, self._staying(course.slots))
-                thinnings += self._price(int(counts[counts > quotas].sum()), course.known(full))
+                thinnings += self._price(int(counts[counts > quotas].sum()))
                 arrived, counts = full, quotas
         return together(super().beside_steps(course), {"retrieval": thinnings})
 
     def _staying(self, capacity: int) -> int:
         return max(1, min(capacity - 1, round(capacity * (1 - self.spare))))
 
-    def _price(self, candidates: int, classes: int) -> Cost:
+    def _price(self, candidates: int) -> Cost:
         """Of a thinning that looks at so many candidates."""
-        return price_of(self.learner, self.views * candidates) + self._counting(candidates, classes)
-
-    def _counting(self, samples: int, classes: int) -> Cost:
-        """The votes (a maximum and an addition per view), their maximum, a division and a difference, a sort."""
-        return Cost(0, samples * (self.views * (classes + 1) + classes + 2 + max(1, samples).bit_length()))
+        return price_of(self.learner, self.views * candidates)
 
 
 def thinned(members: Slots, uncertainty: npt.NDArray[np.float64], quota: int) -> Slots:
@@ -117,3 +113,13 @@ def thinned(members: Slots, uncertainty: npt.NDArray[np.float64], quota: int) ->
     order = members[np.argsort(uncertainty, kind="stable")]
     staying = np.arange(quota) * members.size // max(1, quota)
     return np.delete(order, staying)
+
+
+def _vote(votes: Tensor, answers: Tensor) -> None:
+    """One view of every sample votes for a class."""
+    votes[torch.arange(len(votes)), answers.argmax(1)] += 1
+
+
+def _disagreement(votes: Tensor, views: int) -> Tensor:
+    """One minus the share of the most voted class."""
+    return 1 - votes.double().amax(1) / views

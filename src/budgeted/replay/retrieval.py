@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -25,8 +25,8 @@ class Facts:
 
     classes: int | None
     """how many there will be, if that is known: their bytes are reserved at once"""
-    coordinates: int
-    """weights whose per-sample gradients are sampled"""
+    count_coordinates: Callable[[], int]
+    """how many weights have their per-sample gradients sampled; asking draws them"""
     batch: int
     """samples in a training batch"""
     new: int

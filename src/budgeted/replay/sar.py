@@ -73,7 +73,9 @@ class SimilarityAwareRetrieval(Retrieval):
 
     @classmethod
     def made(cls, settings: Mapping[str, Any], facts: Facts) -> Self:
-        return cls(SARSettings(**settings), facts.classes or 0, facts.coordinates)
+        chosen = SARSettings(**settings)
+        coordinates = facts.count_coordinates() if chosen.similarity == "class_gradient" else None
+        return cls(chosen, facts.classes or 0, coordinates)
 
     def __init__(
         self,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor, nn
 
 from budgeted.budget import Cost, Purpose
 from budgeted.replay.memory import Memory
+
+T = TypeVar("T")
 
 
 class LearnerView(Protocol):
@@ -38,6 +41,13 @@ class LearnerView(Protocol):
 
     def pass_price(self, images: Tensor, *, backward: bool = False) -> Cost:
         """Price of a forward of the model, in the mode it is in, and of a whole backward if asked."""
+
+    def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
+        """Run a function beside the model, without gradients, and charge what it executed. What it costs must follow
+        from the shapes of the tensors given, and from whole numbers: what was met before is not watched again."""
+
+    def leave_out(self, term: Tensor) -> None:
+        """A term of the loss that its maker charges for: nobody else prices what lies behind it."""
 
     def charge(self, purpose: Purpose, cost: Cost) -> None:
         """Charge what was run aside; with the step under way, or at once between steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.streams import arrays, cifar, digits, folder, idx, svhn
-from budgeted.streams.dataset import DataMissing, Dataset, DatasetInfo, Request, default_data_dir
+from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Request, default_data_dir
 from budgeted.streams.download import DownloadGone, Progress, Source, fetch
 
 
@@ -198,7 +199,7 @@ def load(
     (pixels) and `on_demand` (decode images when they are used; by default only above 4 GiB) are for sets of
     image files.
     """
-    if name not in _BY_NAME and Path(name).exists():
+    if name not in _BY_NAME and os.path.exists(name):
         return _load_own(Path(name), train, test, size, on_demand)
     entry = _entry(name)
     if size is not None and not entry.resizes:
@@ -207,6 +208,8 @@ def load(
     request = Request(entry.info, folder_of_data, train, test, size, on_demand)
     try:
         return entry.read(request)
+    except OSError as problem:
+        raise DataError(f"{folder_of_data} cannot be looked into ({problem.strerror}): check it") from problem
     except DataMissing as missing:
         if download and entry.downloads:
             _download(entry, folder_of_data, progress)
@@ -225,7 +228,7 @@ def _entry(name: str) -> _Entry:
 
 
 def _load_own(path: Path, train: bool, test: bool, size: int | None, on_demand: bool | None) -> Dataset:
-    if path.is_file():
+    if not path.is_dir():
         return arrays.from_npz(path)
     unknown = DatasetInfo(path.resolve().name, 0, (3, 0, 0), 0, 0, _PHOTO_MEAN, _PHOTO_STD, flips=True)
     return folder.read_own(Request(unknown, path, train, test, size, on_demand))

@@ -1,0 +1,16 @@
+"""One printable line from any text: names and messages out of files and servers are not ours to trust."""
+
+from __future__ import annotations
+
+_LONGEST = 1000
+
+
+def one_line(text: str) -> str:
+    """`text` without line breaks, control characters and halves of surrogate pairs; clipped in its middle."""
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+
+
+def _escaped(letter: str) -> str:
+    return " " if letter.isspace() else letter.encode("unicode_escape").decode("ascii")

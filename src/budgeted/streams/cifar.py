@@ -268,4 +268,6 @@ def _class_names(contents: dict[str, bytes], place: Path, version: Version) -> t
         )
     if len(names) != 100:
         raise DataError(f"{where}: {len(names)} class names instead of 100: {_AGAIN}")
+    if len(set(names)) != 100 or not all(name.isprintable() for name in names):
+        raise DataError(f"{where}: a class name that is there twice or cannot be printed: {_AGAIN}")
     return tuple(names)

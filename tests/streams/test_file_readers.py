@@ -279,7 +279,7 @@ def test_missing_data_says_what_to_do_and_downloads_nothing(
     def no_network(*_: object, **__: object) -> None:
         raise AssertionError("load() went to the network unasked")
 
-    monkeypatch.setattr("urllib.request.urlopen", no_network)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", no_network)
     monkeypatch.setenv("BUDGETED_DATA", str(tmp_path))
     with pytest.raises(DataMissing) as caught:
         streams.load(name)

@@ -7,9 +7,11 @@ _LONGEST = 1000
 
 def one_line(text: str) -> str:
     """`text` without line breaks, control characters and halves of surrogate pairs; clipped in its middle."""
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
-    return "".join(letter if letter.isprintable() else _escaped(letter) for letter in text)
+    return _clipped("".join(letter if letter.isprintable() else _escaped(letter) for letter in _clipped(text)))
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
 
 
 def _escaped(letter: str) -> str:

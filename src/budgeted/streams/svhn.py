@@ -11,7 +11,7 @@ from budgeted.streams.dataset import DataError, DataMissing, Dataset, Part, Requ
 from budgeted.streams.idx import DIGIT_CLASSES
 from budgeted.streams.mat import MatError, read_mat
 
-_OFFICIAL_BYTES = {"train_32x32.mat": 182_040_794, "test_32x32.mat": 64_275_384}
+OFFICIAL_BYTES = {"train_32x32.mat": 182_040_794, "test_32x32.mat": 64_275_384}
 
 
 def read(request: Request) -> Dataset:
@@ -25,7 +25,7 @@ def _part(data_dir: Path, name: str, samples: int) -> Part:
     path = next((path for path in (data_dir / "svhn" / name, data_dir / name) if path.exists()), None)
     if path is None:
         raise DataMissing(f"svhn/{name}")
-    expected, found = _OFFICIAL_BYTES[name], path.stat().st_size
+    expected, found = OFFICIAL_BYTES[name], path.stat().st_size
     hint = f"expected {expected:,} bytes as in the official file, found {found:,}: fetch it again"
     try:
         content = read_mat(path, {"X": samples * 3072, "y": samples * 8})  # y may come as doubles

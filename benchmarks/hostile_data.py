@@ -66,10 +66,10 @@ def run(cases: list[str], seed: int, memory: int) -> list[attack.Outcome]:
         ready.register(process.stdout, selectors.EVENT_READ)
         patience = 60.0  # to load the libraries
         while len(outcomes) < len(cases):
-            line = process.stdout.readline() if ready.select(patience) else b""
+            stopped = "DIED" if ready.select(patience) else "STOOD STILL"
+            line = process.stdout.readline() if stopped == "DIED" else b""
             if not line:
                 process.kill()
-                stopped = "DIED" if process.wait() >= 0 or ready.select(0) else "STOOD STILL"
                 said = process.stderr.read().decode(errors="replace").strip().rsplit("\n", 1)[-1]
                 outcomes.append(attack.Outcome(cases[len(outcomes)], "unknown", "unknown", stopped, said))
                 break

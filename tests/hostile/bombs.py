@@ -1,4 +1,4 @@
-"""Files made by hand to take all memory, all time, or a reader by surprise; each must be refused in one line.
+"""Files made by hand to take all memory, all time, or a reader by surprise; each must be refused in one line, or do no harm.
 
 The large ones declare or unpack to gigabytes: a reader that believes them meets the limit of memory or the alarm.
 """
@@ -29,11 +29,12 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Bomb:
-    """How it is written, how it is read, and words of the refusal."""
+    """How it is written, how it is read, and words of the refusal; or the reader whose valid content it has."""
 
     write: Callable[[Path], None]
     load: Callable[[Path], Dataset]
     words: str
+    same_as: str = ""
 
 
 def zeros(start: bytes, count: int) -> bytes:
@@ -133,6 +134,12 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(9))) + chunk(b"IEND", b"")
 
 
+def long_chunk() -> bytes:
+    raw = valid.picture(0, "png")
+    at = raw.index(b"IDAT")
+    return raw[: at - 4] + b"\xff" * 4 + raw[at:]
+
+
 def mat(element: bytes, packed: bytes | None = None) -> bytes:
     body = zlib.compress(element) if packed is None else packed
     return b"MATLAB 5.0".ljust(124) + b"\0\1IM" + struct.pack("<II", 15, len(body)) + body
@@ -221,14 +228,21 @@ BOMBS: dict[str, Bomb] = {
     "npz with a member twice": Bomb(*of("npz", mine__npz=npz(npy(HEADER % "(0,)"), twice=True)), "twice"),
     "npz packed with lzma": Bomb(*of("npz", mine__npz=npz(npy(HEADER % "(0,)"), zipfile.ZIP_LZMA)), "numpy does not"),
     "npz of empty images": Bomb(*of("npz", mine__npz=npz(npy(HEADER % "(3, 3, 0, 8)"))), "at least one pixel"),
-    "npz in place of a FIFO": then("npz", fifo("mine.npz"), "is a FIFO"),
+    "npz that is a FIFO": then("npz", fifo("mine.npz"), "is a FIFO"),
     "png of 10**10 pixels": Bomb(*of("folder-png", **{"train/a/1__png": png(100_000, 100_000)}), "pixels"),
     "png of 90 million pixels": Bomb(*of("folder-png", **{"train/a/1__png": png(9_500, 9_500)}), "9500 x 9500 pixels"),
+    "png of 20 million pixels in few bytes": Bomb(
+        *of("folder-png", **{"train/a/1__png": png(4_500, 4_500)}), "4500 x 4500 pixels in"
+    ),
+    "png with a chunk of 4 GiB": Bomb(*of("folder-png", **{"train/a/1__png": long_chunk()}), "", "folder-png"),
     "eps by the name of png": Bomb(
         *of("folder-png", **{"train/a/1__png": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n"}),
         "not a whole image",
     ),
     "folder with an image that is a FIFO": then("folder-png", fifo("train/a/2.png"), "no regular file"),
+    "folder by the name of an image": then(
+        "folder-png", lambda place: (place / "train/a/2.png").mkdir(), "no regular file"
+    ),
     "folder with a loop": then(
         "folder-png", lambda place: (place / "train/a/2.png").symlink_to("2.png"), "no regular file"
     ),

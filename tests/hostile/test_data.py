@@ -32,9 +32,9 @@ def exploded() -> dict[str, attack.Outcome]:
 
 
 @pytest.mark.parametrize("name", bombs.BOMBS)
-def test_a_bomb_is_refused_in_one_line(name: str, exploded: dict[str, attack.Outcome]) -> None:
+def test_a_bomb_is_refused_in_one_line_or_does_no_harm(name: str, exploded: dict[str, attack.Outcome]) -> None:
     found = exploded[f"bomb:{name}"]
-    assert found.outcome == "refused", found
+    assert found.outcome == ("same" if bombs.BOMBS[name].same_as else "refused"), found
     assert bombs.BOMBS[name].words in found.detail
 
 

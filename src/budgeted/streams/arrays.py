@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from budgeted.streams.dataset import DataError, Dataset, DatasetInfo, Part, assemble, channel_statistics
 from budgeted.streams.npz import read_npz
+from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.orders import Indices
 
 Layout = Literal["NCHW", "NHWC"]
@@ -101,10 +103,8 @@ def _names(given: ArrayLike, where: str) -> NDArray[np.generic]:
 
 def _is_text(labels: NDArray[np.generic]) -> bool:
     """Whether every label is letters: an array from a file may hold numbers that no letter has."""
-    try:
-        return all(str(label).isprintable() for label in np.unique(labels))
-    except ValueError:
-        return False
+    numbers = np.ascontiguousarray(labels.astype(labels.dtype.newbyteorder("="))).view(np.uint32)
+    return int(numbers.max(initial=0)) <= sys.maxunicode and all(fits_a_line(str(label)) for label in np.unique(labels))
 
 
 def _numbered(labels: NDArray[np.generic], classes: NDArray[np.generic]) -> Indices:

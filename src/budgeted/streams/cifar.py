@@ -23,6 +23,7 @@ from budgeted.streams.dataset import (
 )
 from budgeted.streams.files import Capped, open_regular, read_regular
 from budgeted.streams.inert_pickle import FEW_STEPS, read_inert
+from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.orders import Indices
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -268,6 +269,6 @@ def _class_names(contents: dict[str, bytes], place: Path, version: Version) -> t
         )
     if len(names) != 100:
         raise DataError(f"{where}: {len(names)} class names instead of 100: {_AGAIN}")
-    if len(set(names)) != 100 or not all(name.isprintable() for name in names):
+    if len(set(names)) != 100 or not all(map(fits_a_line, names)):
         raise DataError(f"{where}: a class name that is there twice or cannot be printed: {_AGAIN}")
     return tuple(names)

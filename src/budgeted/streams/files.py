@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from pathlib import Path
@@ -31,7 +32,16 @@ def open_regular(path: str | Path) -> BinaryIO:
     except DataError:
         os.close(descriptor)
         raise
-    return os.fdopen(descriptor, "rb")
+    return _Bounded(io.FileIO(descriptor, "rb"))
+
+
+class _Bounded(io.BufferedReader):
+    """Takes room for what the file has; the usual one does for what is asked, which may be a number out of the file."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > _PIECE:
+            size = min(size, max(size_of(self) - self.tell(), 0))
+        return super().read(size)
 
 
 def size_of(file: BinaryIO) -> int:

@@ -31,6 +31,7 @@ from budgeted.streams.dataset import (
 )
 from budgeted.streams.files import read_regular
 from budgeted.streams.image_file import opened_image
+from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.orders import Indices
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
@@ -199,10 +200,10 @@ def _class_files(folder: Path) -> list[str]:
 def _images_in(folder: Path) -> list[str]:
     names = []
     for entry in _entries(folder):
-        if os.path.splitext(entry.name)[1].lower() not in SUFFIXES or _kind(entry) == "folder":
+        if os.path.splitext(entry.name)[1].lower() not in SUFFIXES:
             continue
         if _kind(entry) != "file":
-            raise DataError(f"{entry.path} is no regular file or a link to none: restore or remove it")
+            raise DataError(f"{entry.path} is no regular file or a link to none: restore, rename or remove it")
         names.append(entry.name)
     return [os.path.join(folder, name) for name in sorted(names)]
 
@@ -210,8 +211,8 @@ def _images_in(folder: Path) -> list[str]:
 def _folders(folder: Path) -> list[Path]:
     names = sorted(entry.name for entry in _entries(folder) if _kind(entry) == "folder")
     for name in names:  # they become the names of classes and domains
-        if not name.isprintable():
-            raise DataError(f"{folder}: the name of the folder {name!r} is not UTF-8 or not printable: rename it")
+        if not fits_a_line(name):
+            raise DataError(f"{folder}: the name of the folder {name!r} is not UTF-8 or breaks a line: rename it")
     return [folder / name for name in names]
 
 

@@ -11,10 +11,14 @@ from pathlib import Path
 from PIL import Image
 
 from budgeted.streams.dataset import DataError
-from budgeted.streams.files import open_regular
+from budgeted.streams.files import open_regular, size_of
 
 #: Pixels of one image: Pillow's own limit, where it begins to warn.
 MOST_PIXELS = 89_478_485
+#: Pixels that one byte of a file may stand for, above the first of these numbers: room is taken for all pixels before
+#: the first is decoded, and no format but for blank images packs so many into a byte.
+ALWAYS_PIXELS = 2**24
+PIXELS_OF_A_BYTE = 4096
 #: Whatever the name of a file, its content is one of these: some other formats start a program to be read.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
@@ -28,8 +32,12 @@ def opened_image(path: str | Path) -> Iterator[Image.Image]:
             warnings.simplefilter("ignore")
             with Image.open(file, formats=FORMATS) as image:
                 width, height = image.size
-                if width * height > MOST_PIXELS:
-                    raise DataError(f"{path}: {width} x {height} pixels, at most {MOST_PIXELS:,} are taken: shrink it")
+                most = min(MOST_PIXELS, max(ALWAYS_PIXELS, PIXELS_OF_A_BYTE * size_of(file)))
+                if width * height > most:
+                    raise DataError(
+                        f"{path}: {width} x {height} pixels in {size_of(file):,} bytes, at most {most:,} are taken: "
+                        "shrink or remove it"
+                    )
                 yield image
     except DataError:
         raise

@@ -1,8 +1,17 @@
-"""One printable line from any text: names and messages out of files and servers are not ours to trust."""
+"""Text that fits in one line: names and messages out of files and servers are not ours to trust."""
 
 from __future__ import annotations
 
+import unicodedata
+
 _LONGEST = 1000
+#: Kinds of letters that break a line or cannot be written: control characters, separators, halves of pairs.
+_UNFIT = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def fits_a_line(name: str) -> bool:
+    """Whether a name can stand in a line of text as it is."""
+    return name.isprintable() or not any(unicodedata.category(letter) in _UNFIT for letter in name)
 
 
 def one_line(text: str) -> str:

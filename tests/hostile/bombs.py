@@ -1,4 +1,4 @@
-"""Files made by hand to take all memory, all time, or a reader by surprise; each must be refused in one line, or do no harm.
+"""Files made by hand to take all memory, all time, or a reader by surprise; each must be refused or do no harm.
 
 The large ones declare or unpack to gigabytes: a reader that believes them meets the limit of memory or the alarm.
 """

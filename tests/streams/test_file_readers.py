@@ -295,6 +295,10 @@ def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
             lambda: streams.from_arrays(COLOUR, [0] * 6, COLOUR, [0] * 6, train_domains=[1]),
             "one integer per sample",
         ),
+        (
+            lambda: streams.from_arrays(COLOUR, [0] * 6, COLOUR, [0] * 6, train_domains=np.full(6, 2**63, np.uint64)),
+            "too large a number",
+        ),
     ],
 )
 def test_odd_arrays_are_refused(call: Callable[[], object], message: str) -> None:
@@ -351,6 +355,17 @@ def test_refusals() -> None:
         streams.load("digits", size=32)
     with pytest.raises(BudgetedError, match="neither"):
         streams.load("digits", train=False, test=False)
+
+
+def test_odd_places_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName):
+        streams.load("x" * 5000)
+    with pytest.raises(DataError, match="File name too long"):
+        streams.load("mnist", tmp_path / ("x" * 5000))
+    with pytest.raises(DataError, match="is a device, not a regular file"):
+        streams.load("/dev/zero")
+    with pytest.raises(DataError, match="holds no train/CLASS/"):
+        streams.load(str(tmp_path))
 
 
 def test_the_data_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

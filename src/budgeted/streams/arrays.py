@@ -117,4 +117,6 @@ def _domains(given: ArrayLike | None, labels: NDArray[np.generic], name: str) ->
     domains = np.asarray(given)
     if domains.shape != labels.shape or domains.dtype.kind not in "iu":
         raise DataError(f"{name}: domains are {domains.dtype} of shape {domains.shape}: give one integer per sample")
+    if int(domains.max(initial=0)) > np.iinfo(np.int64).max:
+        raise DataError(f"{name}: domain {domains.max()} is too large a number: give numbers below 2**63")
     return domains.astype(np.int64)

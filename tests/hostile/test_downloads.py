@@ -183,6 +183,30 @@ def test_a_page_in_place_of_the_file_does_not_touch_what_came(hostile: Hostile, 
     assert (tmp_path / "data.bin.part").read_bytes() == CONTENT[:30_000]
 
 
+def test_a_page_without_a_length_does_not_touch_what_came(hostile: Hostile, tmp_path: Path) -> None:
+    def answer(handler: Handler, first: int | None, n: int) -> None:
+        if n == 1:
+            return rest(handler, first, 30_000)
+        if n == 2:
+            head(handler, 200, Content_Type="text/html; charset=utf-8")
+            handler.wfile.write(b"<html>log in</html>")
+            return None
+        return rest(handler, first)
+
+    hostile.answer = answer
+    assert get(hostile.source(), tmp_path).read_bytes() == CONTENT
+    assert hostile.asked == [None, 30_000, 30_000]
+
+
+def test_a_part_of_the_known_length_is_only_checked(hostile: Hostile, tmp_path: Path) -> None:
+    (tmp_path / "data.bin.part").write_bytes(CONTENT)
+    assert get(hostile.source(50_000), tmp_path).read_bytes() == CONTENT
+    (tmp_path / "data.bin").unlink()
+    (tmp_path / "data.bin.part").write_bytes(CONTENT[::-1])
+    assert "md5" in refusal(hostile.source(50_000), tmp_path)
+    assert hostile.asked == []
+
+
 @pytest.mark.parametrize("place", ["/file", "/other", "ftp://127.0.0.1/x", "file:///etc/passwd", "http://[::1", "\x01"])
 def test_redirects_end(place: str, hostile: Hostile, tmp_path: Path) -> None:
     def answer(handler: Handler, first: int | None, n: int) -> None:

@@ -126,6 +126,7 @@ class Answer:
         #: Bytes that this response has, if it says so in a way that can be believed.
         self.length = number(response.headers.get("Content-Length"))
         self.content_range: str | None = response.headers.get("Content-Range")
+        self.is_page = (response.headers.get("Content-Type") or "").lower().startswith("text/html")
 
     def pieces(self) -> Iterator[bytes]:
         """What came before a reset is given out before the reset is raised: nothing waits for a buffer to fill."""

@@ -171,6 +171,8 @@ class _Download:
 
     def _try(self) -> None:
         """One connection: appends what the server sends, from where the file ends if the server can do that."""
+        if _size(self._file) == self._source.size:
+            return  # whole, as far as its length tells
         first = 0 if self._from_start else _size(self._file)
         try:
             with get(self._source.url, first, self._pace) as answer:
@@ -184,6 +186,8 @@ class _Download:
                 raise _Fruitless("the server has another file than the part at hand") from answer
 
     def _receive(self, answer: Answer, first: int) -> None:
+        if answer.is_page:  # a log-in or an error, which must not take the place of what came before
+            raise _Fruitless("the server sent a page instead of the file")
         if answer.status == 206:
             if not (answer.content_range or "").startswith(f"bytes {first}-"):
                 self._from_start = True

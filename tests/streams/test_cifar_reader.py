@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from budgeted.streams import cifar
@@ -229,6 +231,35 @@ def test_a_pickle_that_would_run_a_command_is_refused_and_nothing_runs(protocol:
 def test_other_pickles_are_refused(raw: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_inert(raw, "file")
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.binary(max_size=300) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=5) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(value=PLAIN, protocol=st.integers(2, 5))
+def test_plain_values_are_read_as_python_reads_them(value: Any, protocol: int) -> None:
+    raw = pickle.dumps({b"value": [value, value]}, protocol)
+    assume(b"_codecs" not in raw)  # how Python 3 writes bytes in protocol 2: a call, which is refused
+    assert read_inert(raw, "file") == pickle.loads(raw)
+    old = python_two({b"value": [value, value]})
+    assert read_inert(old, "file") == pickle.loads(old, encoding="bytes")
+
+
+@given(shape=st.lists(st.integers(0, 5), min_size=1, max_size=4), protocol=st.integers(3, 4), columns=st.booleans())
+def test_byte_arrays_are_read_as_numpy_reads_them(shape: list[int], protocol: int, columns: bool) -> None:
+    array = np.asarray(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8), order="F" if columns else "C")
+    raw = pickle.dumps({b"data": array}, protocol)
+    assert np.array_equal(read_inert(raw, "file")[b"data"], array)
+
+
+def test_steps_are_counted() -> None:
+    with pytest.raises(DataError, match="more than the 500 steps"):
+        read_inert(python_two({b"labels": [1] * 1000}), "file", 500)
+    assert read_inert(python_two({b"labels": [1] * 1000}), "file", 1500) == {b"labels": [1] * 1000}
 
 
 def test_an_array_that_claims_more_than_it_holds_is_refused() -> None:

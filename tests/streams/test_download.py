@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import numpy as np
 import pytest
@@ -227,9 +228,16 @@ def test_a_disk_too_small_is_known_before(served: Served, tmp_path: Path, monkey
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_disk_that_fills_up_ends_the_download_and_says_so(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub/data.bin.part").symlink_to("/dev/full")  # every write to it fails as on a full disk
+def test_a_disk_that_fills_up_ends_the_download_and_says_so(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def full(_: Path) -> Iterator[BinaryIO]:
+        with open("/dev/full", "wb+", buffering=0) as file:  # every write to it fails as on a full disk
+            yield cast("BinaryIO", file)
+
+    monkeypatch.setattr(download, "_opened_alone", full)
+    monkeypatch.setattr("os.pread", lambda *_: b"")  # what is read from it has no end
     with pytest.raises(DownloadError, match=r"disk full in .*resume"):
         get(served.source(), tmp_path)
     assert len(served.asked) == 1  # no use in asking again

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import pickle
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.streams import DataError, DataMissing
 from budgeted.streams.dataset import channel_statistics
 from budgeted.streams.idx import read_idx
+from budgeted.streams.npz import read_npz
 
 RNG = np.random.default_rng(3)
 IMAGES = RNG.integers(0, 256, (12, 28, 28), dtype=np.uint8)
@@ -98,6 +101,13 @@ def test_idx_arrays_of_any_shape(shape: list[int], tmp_path_factory: pytest.Temp
     path = tmp_path_factory.mktemp("idx") / "file"
     path.write_bytes(idx(array))
     assert np.array_equal(read_idx(path), array)
+
+
+def test_images_of_another_size_are_refused(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist", packed=False)
+    (tmp_path / "mnist" / IDX_NAMES[0]).write_bytes(idx(IMAGES.reshape(12, 14, 56)))
+    with pytest.raises(DataError, match="images of 14 x 56 instead of 28 x 28"):
+        streams.load("mnist", tmp_path)
 
 
 def write_svhn(folder: Path) -> NDArray[np.uint8]:
@@ -216,6 +226,49 @@ def test_odd_npz_files_are_refused(content: dict[str, Any], message: str, tmp_pa
         streams.from_npz(tmp_path / "odd.npz")
 
 
+@given(
+    kind=st.sampled_from(["u1", "i1", "<i2", ">i4", "<i8", "<u8", "<f4", "<f8", "<U3", "S2", "?"]),
+    shape=st.lists(st.integers(0, 4), max_size=4),
+    columns=st.booleans(),
+    version=st.sampled_from([(1, 0), (2, 0)]),
+    packed=st.booleans(),
+)
+def test_members_are_read_as_numpy_reads_them(
+    kind: str,
+    shape: list[int],
+    columns: bool,
+    version: tuple[int, int],
+    packed: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    array = np.asarray(np.random.default_rng(0).integers(0, 100, shape).astype(kind), order="F" if columns else "C")
+    content = io.BytesIO()
+    np.lib.format.write_array(content, array, version)
+    path = tmp_path_factory.mktemp("npz") / "file.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED) as archive:
+        archive.writestr("a.npy", content.getvalue())
+    read = read_npz(path, ["a"])["a"]
+    with np.load(path) as right:
+        assert read.dtype == right["a"].dtype
+        assert np.array_equal(read, right["a"])
+    assert read.flags.writeable
+
+
+def test_labels_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    labels = np.frombuffer(np.array([0x110000, 65], "<u4").tobytes(), "<U1")  # the first number past all letters
+    np.savez(tmp_path / "odd.npz", x_train=COLOUR[:2], y_train=labels, x_test=COLOUR[:2], y_test=labels)
+    with pytest.raises(DataError, match="no text"):
+        streams.from_npz(tmp_path / "odd.npz")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[2J", "\u2028", "\udce9"])
+def test_labels_that_break_a_line_are_refused(name: str) -> None:
+    with pytest.raises(DataError, match="no text"):
+        streams.from_arrays(COLOUR[:2], ["ant", name], COLOUR[:2], ["ant", name])
+    spaced = ["ant", "New\xa0York\u3000bee é"]
+    assert streams.from_arrays(COLOUR[:2], spaced, COLOUR[:2], spaced).class_names == ("New\xa0York\u3000bee é", "ant")
+
+
 def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(pickle.dumps({"x_train": 1}))
     with pytest.raises(DataError, match="plain arrays"):
@@ -241,6 +294,10 @@ def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
         (
             lambda: streams.from_arrays(COLOUR, [0] * 6, COLOUR, [0] * 6, train_domains=[1]),
             "one integer per sample",
+        ),
+        (
+            lambda: streams.from_arrays(COLOUR, [0] * 6, COLOUR, [0] * 6, train_domains=np.full(6, 2**63, np.uint64)),
+            "too large a number",
         ),
     ],
 )
@@ -279,7 +336,7 @@ def test_missing_data_says_what_to_do_and_downloads_nothing(
     def no_network(*_: object, **__: object) -> None:
         raise AssertionError("load() went to the network unasked")
 
-    monkeypatch.setattr("urllib.request.urlopen", no_network)
+    monkeypatch.setattr("urllib.request.OpenerDirector.open", no_network)
     monkeypatch.setenv("BUDGETED_DATA", str(tmp_path))
     with pytest.raises(DataMissing) as caught:
         streams.load(name)
@@ -298,6 +355,17 @@ def test_refusals() -> None:
         streams.load("digits", size=32)
     with pytest.raises(BudgetedError, match="neither"):
         streams.load("digits", train=False, test=False)
+
+
+def test_odd_places_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName):
+        streams.load("x" * 5000)
+    with pytest.raises(DataError, match="File name too long"):
+        streams.load("mnist", tmp_path / ("x" * 5000))
+    with pytest.raises(DataError, match="is a device, not a regular file"):
+        streams.load("/dev/zero")
+    with pytest.raises(DataError, match="holds no train/CLASS/"):
+        streams.load(str(tmp_path))
 
 
 def test_the_data_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from budgeted.streams.dataset import DataError, Dataset, DatasetInfo, Part, assemble, channel_statistics
+from budgeted.streams.npz import read_npz
+from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.orders import Indices
 
 Layout = Literal["NCHW", "NHWC"]
@@ -58,21 +59,7 @@ def from_arrays(
 def from_npz(path: str | Path, *, layout: Layout | None = None, flips: bool = False) -> Dataset:
     """As `from_arrays`, from the keys x_train, y_train, x_test, y_test [, domains_train, domains_test]."""
     path = Path(path)
-    try:
-        with open(path, "rb") as file:  # numpy leaves a file that it opens itself open when it is damaged
-            content = np.load(file, allow_pickle=False)
-            if not isinstance(content, np.lib.npyio.NpzFile):
-                raise DataError(f"{path}: a single array; save with numpy.savez({', '.join(_REQUIRED)})")
-            if missing := [key for key in _REQUIRED if key not in content.files]:
-                raise DataError(f"{path}: no {missing[0]} in it; save with numpy.savez({', '.join(_REQUIRED)})")
-            found = {key: content[key] for key in (*_REQUIRED, *_OPTIONAL) if key in content.files}
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist: check the path") from None
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, KeyError) as problem:
-        size = path.stat().st_size
-        raise DataError(
-            f"{path}: cut, damaged or not plain arrays ({size:,} bytes; {problem}): save with numpy.savez"
-        ) from problem
+    found = read_npz(path, _REQUIRED, _OPTIONAL)
     return from_arrays(
         *(found[key] for key in _REQUIRED),
         name=path.stem,
@@ -87,6 +74,8 @@ def _images(given: ArrayLike, where: str, layout: Layout | None) -> NDArray[np.u
     images = np.asarray(given)
     if images.dtype != np.uint8:
         raise DataError(f"{where} is {images.dtype}: give uint8 values of 0…255, as the memory stores them")
+    if 0 in images.shape[1:]:
+        raise DataError(f"{where} has shape {images.shape}: give images of at least one pixel")
     if images.ndim == 3:
         return np.ascontiguousarray(images[:, None])
     if images.ndim != 4:
@@ -107,7 +96,15 @@ def _names(given: ArrayLike, where: str) -> NDArray[np.generic]:
         raise DataError(f"{where} is {labels.dtype} of shape {labels.shape}: give one integer or string per sample")
     if len(labels) == 0:
         raise DataError(f"{where} is empty: give at least one sample")
+    if labels.dtype.kind == "U" and not _is_text(labels):
+        raise DataError(f"{where} holds labels that are no text: give integers or strings that can be printed")
     return labels
+
+
+def _is_text(labels: NDArray[np.generic]) -> bool:
+    """Whether every label is letters: an array from a file may hold numbers that no letter has."""
+    numbers = np.ascontiguousarray(labels.astype(labels.dtype.newbyteorder("="))).view(np.uint32)
+    return int(numbers.max(initial=0)) <= sys.maxunicode and all(fits_a_line(str(label)) for label in np.unique(labels))
 
 
 def _numbered(labels: NDArray[np.generic], classes: NDArray[np.generic]) -> Indices:
@@ -120,4 +117,6 @@ def _domains(given: ArrayLike | None, labels: NDArray[np.generic], name: str) ->
     domains = np.asarray(given)
     if domains.shape != labels.shape or domains.dtype.kind not in "iu":
         raise DataError(f"{name}: domains are {domains.dtype} of shape {domains.shape}: give one integer per sample")
+    if int(domains.max(initial=0)) > np.iinfo(np.int64).max:
+        raise DataError(f"{name}: domain {domains.max()} is too large a number: give numbers below 2**63")
     return domains.astype(np.int64)

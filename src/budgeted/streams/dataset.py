@@ -12,11 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from budgeted.errors import BudgetedError
+from budgeted.streams.one_line import one_line
 from budgeted.streams.orders import Indices, class_order
 
 
 class DataError(BudgetedError):
     """A data file that cannot be what it should be."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(one_line(text))  # names and messages in it may come from the file
 
 
 class DataMissing(DataError):

@@ -29,11 +29,16 @@ from budgeted.streams.dataset import (
     assemble,
     channel_statistics,
 )
+from budgeted.streams.files import read_regular
+from budgeted.streams.image_file import opened_image
+from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.orders import Indices
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 #: A part whose decoded images take more bytes than this is decoded as it is used.
 ON_DEMAND_ABOVE = 4 * 2**30
+#: Bytes of a table of names and classes; tiny-imagenet's has 0.4 million.
+MOST_ANNOTATIONS = 64 * 2**20
 _TEST_FOLDERS = ("test", "val", "validation")
 #: Modes with more than 8 bits a channel, which a conversion would clip without a word.
 _DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
@@ -88,7 +93,7 @@ def read_own(request: Request) -> Dataset:
     """A user's folder. Without `size`, all images must have one square size; statistics are computed."""
     root = request.data_dir
     if not _has_train(root):
-        raise DataMissing(f"{root / 'train'}/CLASS/ with images")
+        raise DataMissing(f"{root} is no .npz file and holds no train/CLASS/ with images: check the path")
     size = request.size or _common_size(_list_part(_train_root(root)))
     dataset = _dataset(request, root, size, ())
     if not isinstance(dataset.train_images, np.ndarray) or not request.train:
@@ -99,18 +104,14 @@ def read_own(request: Request) -> Dataset:
 
 def decode(path: str | Path, size: int) -> NDArray[np.uint8]:
     """One image file as RGB [3, size, size]; squashed to a square (bilinear, antialiased)."""
-    try:
-        with Image.open(path) as image:
-            if image.mode in _DEEP_MODES:
-                raise DataError(f"{path}: mode {image.mode} has more than 8 bits a channel: convert it to 8 bits")
-            # A palette with transparency loses it with a warning unless it passes through RGBA.
-            picture = (image.convert("RGBA") if "transparency" in image.info else image).convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as problem:
-        found = os.path.getsize(path) if os.path.isfile(path) else 0
-        raise DataError(f"{path}: not a whole image ({found:,} bytes; {problem}): restore or remove it") from problem
-    if picture.size != (size, size):
-        picture = picture.resize((size, size), Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+    with opened_image(path) as image:
+        if image.mode in _DEEP_MODES:
+            raise DataError(f"{path}: mode {image.mode} has more than 8 bits a channel: convert it to 8 bits")
+        # A palette with transparency loses it with a warning unless it passes through RGBA.
+        picture = (image.convert("RGBA") if "transparency" in image.info else image).convert("RGB")
+        if picture.size != (size, size):
+            picture = picture.resize((size, size), Image.Resampling.BILINEAR)
+        return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
 
 
 def _dataset(request: Request, root: Path, size: int, leave_out: tuple[str, ...]) -> Dataset:
@@ -148,7 +149,7 @@ def _part(files: list[_Listed], classes: list[str], domains: list[str], size: in
 def _list_part(folder: Path) -> list[_Listed]:
     """Every image below a train or test folder."""
     annotations = folder / "val_annotations.txt"
-    if annotations.is_file():
+    if os.path.lexists(annotations):
         return _list_annotated(folder, annotations)
     listed: list[_Listed] = []
     for outer in _folders(folder):
@@ -174,7 +175,13 @@ def _list_test(root: Path, classes: set[str]) -> list[_Listed]:
 def _list_annotated(folder: Path, annotations: Path) -> list[_Listed]:
     """tiny-imagenet's validation part: names and classes in a table, images in one folder."""
     listed = []
-    for number, line in enumerate(annotations.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        text = read_regular(annotations, MOST_ANNOTATIONS).decode("utf-8")
+    except UnicodeDecodeError as problem:
+        raise DataError(f"{annotations}: byte {problem.start:,} is not UTF-8: restore the file") from problem
+    except OSError as problem:
+        raise DataError(f"{annotations} cannot be read ({problem.strerror}): check it") from problem
+    for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         fields = line.split("\t")
@@ -191,21 +198,37 @@ def _class_files(folder: Path) -> list[str]:
 
 
 def _images_in(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        names = [
-            entry.name
-            for entry in entries
-            if not entry.name.startswith(".")
-            and os.path.splitext(entry.name)[1].lower() in SUFFIXES
-            and entry.is_file()
-        ]
+    names = []
+    for entry in _entries(folder):
+        if os.path.splitext(entry.name)[1].lower() not in SUFFIXES:
+            continue
+        if _kind(entry) != "file":
+            raise DataError(f"{entry.path} is no regular file or a link to none: restore, rename or remove it")
+        names.append(entry.name)
     return [os.path.join(folder, name) for name in sorted(names)]
 
 
 def _folders(folder: Path) -> list[Path]:
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-    return [folder / name for name in sorted(names)]
+    names = sorted(entry.name for entry in _entries(folder) if _kind(entry) == "folder")
+    for name in names:  # they become the names of classes and domains
+        if not fits_a_line(name):
+            raise DataError(f"{folder}: the name of the folder {name!r} is not UTF-8 or breaks a line: rename it")
+    return [folder / name for name in names]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as problem:
+        raise DataError(f"{folder} cannot be listed ({problem.strerror}): check it") from problem
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    try:
+        return "folder" if entry.is_dir() else "file" if entry.is_file() else "other"
+    except OSError:  # links in a circle
+        return "other"
 
 
 def _has_train(root: Path) -> bool:
@@ -223,18 +246,15 @@ def _inner(folder: Path) -> Path:
 
 def _sorted_domains(names: set[str]) -> list[str]:
     if all(name.isdecimal() for name in names):
-        return sorted(names, key=int)
+        return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
 
 
 def _common_size(files: list[_Listed]) -> int:
     first: tuple[int, int] | None = None
     for each in files:
-        try:
-            with Image.open(each.path) as image:
-                size = image.size
-        except (OSError, SyntaxError, ValueError) as problem:
-            raise DataError(f"{each.path}: not a whole image ({problem}): restore or remove it") from problem
+        with opened_image(each.path) as image:
+            size = image.size
         first = first or size
         if size != first or size[0] != size[1]:
             raise DataError(f"{each.path} is {size[0]}x{size[1]}, the first {first[0]}x{first[1]}: pass size=PIXELS")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Part, Request, assemble, wrong_bytes
+from budgeted.streams.files import DEFLATE_FACTOR, Readable, open_regular, read_at_most, size_of
 
 DIGIT_CLASSES = tuple("0123456789")
 FASHION_CLASSES = (
@@ -25,43 +26,72 @@ FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
+#: Of a file of no known set.
+MOST_BYTES = 2**31
 _UNSIGNED_BYTE = 0x08
 _AGAIN = "the file is cut or not in IDX form, fetch it again"
 
 
 def read(request: Request, folder_name: str, class_names: tuple[str, ...]) -> Dataset:
     """The usual four files, in `data_dir` or its sub-folder `folder_name`."""
-    train = _part(request.data_dir, folder_name, "train") if request.train else None
-    test = _part(request.data_dir, folder_name, "t10k") if request.test else None
+    train = _part(request, folder_name, "train", request.info.train_size) if request.train else None
+    test = _part(request, folder_name, "t10k", request.info.test_size) if request.test else None
     return assemble(request.info, class_names, train, test)
 
 
-def read_idx(path: Path) -> NDArray[np.uint8]:
-    """The array in one IDX file of unsigned bytes."""
-    raw = _content(path)
-    if len(raw) < 4:
-        raise wrong_bytes(str(path), "at least 4", len(raw), _AGAIN)
-    zero_1, zero_2, kind, axes = raw[:4]
+def read_idx(path: Path, most: int = MOST_BYTES) -> NDArray[np.uint8]:
+    """The array in one IDX file of unsigned bytes, at most `most` of them."""
+    try:
+        with open_regular(path) as file:
+            size = size_of(file)
+            if path.suffix != ".gz":
+                return _read(path, file, most, size)
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                return _read(path, unpacked, most, None, DEFLATE_FACTOR * size)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
+        raise DataError(f"{path}: cut or damaged after {size:,} bytes ({problem}): fetch it again") from problem
+    except OSError as problem:
+        raise DataError(f"{path} cannot be read ({problem.strerror}): check it") from problem
+
+
+def _read(path: Path, file: Readable, most: int, size: int | None, could_be: int | None = None) -> NDArray[np.uint8]:
+    """`size`: bytes in all, where that is known before; `could_be`: the most that can come."""
+    start = read_at_most(file, 4)
+    if len(start) < 4:
+        raise wrong_bytes(str(path), "at least 4", len(start), _AGAIN)
+    zero_1, zero_2, kind, axes = start
     if (zero_1, zero_2, kind) != (0, 0, _UNSIGNED_BYTE) or not 1 <= axes <= 4:
-        raise DataError(f"{path}: starts with {raw[:4].hex()} instead of 0000 08 and 1 to 4 axes: {_AGAIN}")
+        raise DataError(f"{path}: starts with {start.hex()} instead of 0000 08 and 1 to 4 axes: {_AGAIN}")
     header = 4 + 4 * axes
-    if len(raw) < header:
-        raise wrong_bytes(str(path), f"at least {header}", len(raw), _AGAIN)
-    shape = tuple(int(side) for side in np.frombuffer(raw, ">u4", axes, 4))
-    if len(raw) != header + math.prod(shape):
-        sides = " x ".join(map(str, shape))
-        raise wrong_bytes(
-            str(path), f"{header + math.prod(shape):,} (a header of {header} and {sides})", len(raw), _AGAIN
-        )
-    return np.array(np.frombuffer(raw, np.uint8, offset=header).reshape(shape))
+    rest = read_at_most(file, 4 * axes)
+    if len(rest) < 4 * axes:
+        raise wrong_bytes(str(path), f"at least {header}", 4 + len(rest), _AGAIN)
+    shape = tuple(int(side) for side in np.frombuffer(rest, ">u4"))
+    values, sides = math.prod(shape), " x ".join(map(str, shape))
+    expected = f"{header + values:,} (a header of {header} and {sides})"
+    if size is not None and size != header + values:
+        raise wrong_bytes(str(path), expected, size, _AGAIN)
+    if values > most:
+        raise DataError(f"{path}: holds {sides} values, at most {most:,} are expected: {_AGAIN}")
+    if could_be is not None and header + values > could_be:
+        raise DataError(f"{path}: expected {expected} bytes, at most {could_be:,} can be in it: {_AGAIN}")
+    content = read_at_most(file, values + 1)  # one more than there is: at its end the checksum of gzip is looked at
+    if len(content) != values:
+        found = header + len(content)
+        raise wrong_bytes(str(path), expected, found, f"or more; {_AGAIN}" if len(content) > values else _AGAIN)
+    return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _part(data_dir: Path, folder_name: str, prefix: str) -> Part:
-    images_file = _locate(data_dir, folder_name, prefix, "images", 3)
-    labels_file = _locate(data_dir, folder_name, prefix, "labels", 1)
-    images, labels = read_idx(images_file), read_idx(labels_file)
+def _part(request: Request, folder_name: str, prefix: str, samples: int) -> Part:
+    images_file = _locate(request.data_dir, folder_name, prefix, "images", 3)
+    labels_file = _locate(request.data_dir, folder_name, prefix, "labels", 1)
+    images = read_idx(images_file, samples * request.info.nbytes_per_sample)
+    labels = read_idx(labels_file, samples)
     if images.ndim != 3:
         raise DataError(f"{images_file}: {images.ndim} axes instead of 3: this is not a file of images")
+    if images.shape[1:] != request.info.input_shape[1:]:
+        sides, right = (" x ".join(map(str, each)) for each in (images.shape[1:], request.info.input_shape[1:]))
+        raise DataError(f"{images_file}: images of {sides} instead of {right}: {_AGAIN}")
     if labels.ndim != 1:
         raise DataError(f"{labels_file}: {labels.ndim} axes instead of 1: this is not a file of labels")
     if len(images) != len(labels):
@@ -74,19 +104,6 @@ def _locate(data_dir: Path, folder_name: str, prefix: str, what: str, axes: int)
     for folder in (data_dir / folder_name, data_dir):
         for stem in stems:
             for path in (folder / stem, folder / f"{stem}.gz"):
-                if path.is_file():
+                if path.exists():
                     return path
     raise DataMissing(f"{folder_name}/{stems[0]}[.gz]")
-
-
-def _content(path: Path) -> bytes:
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path, "rb") as unpacked:
-                return unpacked.read()
-        return path.read_bytes()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as problem:
-        size = path.stat().st_size
-        raise DataError(f"{path}: cut or damaged after {size:,} bytes ({problem}): fetch it again") from problem
-    except OSError as problem:
-        raise DataError(f"{path} cannot be read ({problem.strerror}): check it") from problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.streams import arrays, cifar, digits, folder, idx, svhn
-from budgeted.streams.dataset import DataMissing, Dataset, DatasetInfo, Request, default_data_dir
+from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Request, default_data_dir
 from budgeted.streams.download import DownloadGone, Progress, Source, fetch
 
 
@@ -39,12 +40,20 @@ _IDX_FILES = (
 )
 
 
-def _archive(version: cifar.Version, md5: str) -> tuple[Source, ...]:
-    return (Source(_KRIZ + version.archive, md5, version.archive),)
+def _archive(version: cifar.Version, md5: str, size: int) -> tuple[Source, ...]:
+    return (Source(_KRIZ + version.archive, md5, version.archive, size),)
 
 
-def _idx_files(address: str, subfolder: str, *md5s: str) -> tuple[Source, ...]:
-    return tuple(Source(address + name, md5, f"{subfolder}/{name}") for name, md5 in zip(_IDX_FILES, md5s, strict=True))
+def _idx_files(address: str, subfolder: str, *sums: tuple[str, int]) -> tuple[Source, ...]:
+    """`sums`: md5 and bytes of each file."""
+    return tuple(
+        Source(address + name, md5, f"{subfolder}/{name}", size)
+        for name, (md5, size) in zip(_IDX_FILES, sums, strict=True)
+    )
+
+
+def _svhn_file(name: str, md5: str) -> Source:
+    return Source(_SVHN + name, md5, f"svhn/{name}", svhn.OFFICIAL_BYTES[name])
 
 
 _ENTRIES = (
@@ -62,8 +71,8 @@ _ENTRIES = (
         ),
         partial(cifar.read, versions=(cifar.CIFAR10_BINARY, cifar.CIFAR10_PYTHON)),
         (
-            _archive(cifar.CIFAR10_BINARY, "c32a1d4ab5d03f1284b67883e8d87530"),
-            _archive(cifar.CIFAR10_PYTHON, "c58f30108f718f92721af3b95e74349a"),
+            _archive(cifar.CIFAR10_BINARY, "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),
+            _archive(cifar.CIFAR10_PYTHON, "c58f30108f718f92721af3b95e74349a", 170_498_071),
         ),
     ),
     _Entry(
@@ -79,8 +88,8 @@ _ENTRIES = (
         ),
         partial(cifar.read, versions=(cifar.CIFAR100_BINARY, cifar.CIFAR100_PYTHON)),
         (
-            _archive(cifar.CIFAR100_BINARY, "03b5dce01913d631647c71ecec9e9cb8"),
-            _archive(cifar.CIFAR100_PYTHON, "eb9058c3a382ffc7106e4002c42a8d85"),
+            _archive(cifar.CIFAR100_BINARY, "03b5dce01913d631647c71ecec9e9cb8", 168_513_733),
+            _archive(cifar.CIFAR100_PYTHON, "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437),
         ),
     ),
     # CLEAR: 10 buckets of 300 training samples a class (CLEAR-100: 11 of 100), 11 of 50 test samples a class.
@@ -125,10 +134,10 @@ _ENTRIES = (
             _idx_files(
                 _MNIST,
                 "mnist",
-                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "d53e105ee54ea40749a09fcbcd1e9432",
-                "9fb629c4189551a2d022fa330f9573f3",
-                "ec29112dd5afa0611ce80d1b7f02629c",
+                ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
+                ("d53e105ee54ea40749a09fcbcd1e9432", 28_881),
+                ("9fb629c4189551a2d022fa330f9573f3", 1_648_877),
+                ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
             ),
         ),
     ),
@@ -139,10 +148,10 @@ _ENTRIES = (
             _idx_files(
                 _FASHION,
                 "fashion-mnist",
-                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "25c81989df183df01b3e8a0aad5dffbe",
-                "bef4ecab320f06d8554ea6380940ec79",
-                "bb300cfdad3c16e7a12a480ee83cd310",
+                ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
+                ("25c81989df183df01b3e8a0aad5dffbe", 29_515),
+                ("bef4ecab320f06d8554ea6380940ec79", 4_422_102),
+                ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
             ),
         ),
     ),
@@ -160,8 +169,8 @@ _ENTRIES = (
         svhn.read,
         (
             (
-                Source(_SVHN + "train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373", "svhn/train_32x32.mat"),
-                Source(_SVHN + "test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3", "svhn/test_32x32.mat"),
+                _svhn_file("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+                _svhn_file("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
             ),
         ),
     ),
@@ -198,7 +207,7 @@ def load(
     (pixels) and `on_demand` (decode images when they are used; by default only above 4 GiB) are for sets of
     image files.
     """
-    if name not in _BY_NAME and Path(name).exists():
+    if name not in _BY_NAME and os.path.exists(name):
         return _load_own(Path(name), train, test, size, on_demand)
     entry = _entry(name)
     if size is not None and not entry.resizes:
@@ -207,6 +216,8 @@ def load(
     request = Request(entry.info, folder_of_data, train, test, size, on_demand)
     try:
         return entry.read(request)
+    except OSError as problem:
+        raise DataError(f"{folder_of_data} cannot be looked into ({problem.strerror}): check it") from problem
     except DataMissing as missing:
         if download and entry.downloads:
             _download(entry, folder_of_data, progress)
@@ -225,7 +236,7 @@ def _entry(name: str) -> _Entry:
 
 
 def _load_own(path: Path, train: bool, test: bool, size: int | None, on_demand: bool | None) -> Dataset:
-    if path.is_file():
+    if not path.is_dir():
         return arrays.from_npz(path)
     unknown = DatasetInfo(path.resolve().name, 0, (3, 0, 0), 0, 0, _PHOTO_MEAN, _PHOTO_STD, flips=True)
     return folder.read_own(Request(unknown, path, train, test, size, on_demand))

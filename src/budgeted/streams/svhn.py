@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import numpy as np
-import scipy.io
 
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Part, Request, assemble
 from budgeted.streams.idx import DIGIT_CLASSES
+from budgeted.streams.mat import MatError, read_mat
 
-_OFFICIAL_BYTES = {"train_32x32.mat": 182_040_794, "test_32x32.mat": 64_275_384}
+OFFICIAL_BYTES = {"train_32x32.mat": 182_040_794, "test_32x32.mat": 64_275_384}
 
 
 def read(request: Request) -> Dataset:
     """Both files, in `data_dir` or its sub-folder `svhn`."""
-    train = _part(request.data_dir, "train_32x32.mat") if request.train else None
-    test = _part(request.data_dir, "test_32x32.mat") if request.test else None
+    train = _part(request.data_dir, "train_32x32.mat", request.info.train_size) if request.train else None
+    test = _part(request.data_dir, "test_32x32.mat", request.info.test_size) if request.test else None
     return assemble(request.info, DIGIT_CLASSES, train, test)
 
 
-def _part(data_dir: Path, name: str) -> Part:
-    path = next((path for path in (data_dir / "svhn" / name, data_dir / name) if path.is_file()), None)
+def _part(data_dir: Path, name: str, samples: int) -> Part:
+    path = next((path for path in (data_dir / "svhn" / name, data_dir / name) if path.exists()), None)
     if path is None:
         raise DataMissing(f"svhn/{name}")
-    expected, found = _OFFICIAL_BYTES[name], path.stat().st_size
+    expected, found = OFFICIAL_BYTES[name], path.stat().st_size
     hint = f"expected {expected:,} bytes as in the official file, found {found:,}: fetch it again"
     try:
-        content = scipy.io.loadmat(path, variable_names=["X", "y"])
-        images, labels = np.asarray(content["X"]), np.asarray(content["y"]).ravel()
-    except Exception as problem:  # scipy fails on damaged files in many ways
-        raise DataError(f"{path}: not a readable .mat file with X and y; {hint}") from problem
+        content = read_mat(path, {"X": samples * 3072, "y": samples * 8})  # y may come as doubles
+        if missing := {"X", "y"} - content.keys():
+            raise MatError(f"no {min(missing)} in it")
+    except (MatError, zlib.error, OSError) as problem:
+        raise DataError(f"{path}: not a readable .mat file with X and y ({problem}); {hint}") from problem
+    images, labels = content["X"], content["y"].ravel()
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[:3] != (32, 32, 3):
         raise DataError(f"{path}: X is {images.dtype} {images.shape} instead of uint8 (32, 32, 3, N); {hint}")
     if labels.shape != images.shape[3:] or not np.isin(labels, np.arange(1, 11)).all():

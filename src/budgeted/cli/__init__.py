@@ -11,6 +11,7 @@ from tyro.conf import subcommand
 
 from budgeted import __version__
 from budgeted.cli.blocks import Blocks
+from budgeted.cli.check import Check
 from budgeted.cli.costs import Costs
 from budgeted.cli.demo import Demo
 from budgeted.cli.listing import List
@@ -57,6 +58,7 @@ def _parse(given: list[str]) -> Command:
         Annotated[Table, subcommand("table")],
         Annotated[List, subcommand("list")],
         Annotated[Blocks, subcommand("blocks")],
+        Annotated[Check, subcommand("check")],
         Annotated[Demo, subcommand("demo")],
     ]
     parsed: Command = tyro.cli(

@@ -40,7 +40,7 @@ def run(source: str, name: str, line: int, names: dict[str, Any]) -> str:
     """Execute a block in `names` and answer with what it printed; a traceback shows the page's own line."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile("\n" * line + source, name, "exec"), names)
+        exec(compile("\n" * line + source, name, "exec", dont_inherit=True), names)
     return printed.getvalue()
 
 

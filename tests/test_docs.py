@@ -138,6 +138,7 @@ def commands(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES, *METHOD_PAGES], ids=lambda page: page.stem)
 def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("examples").symlink_to(ROOT / "examples")
     for toml in fences(page, "toml"):
         Path("first.toml").write_text(toml.text)
     for arguments in commands(page):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from budgeted.runs.config import RunConfig
 from budgeted.runs.run import Progress, start
@@ -17,7 +20,15 @@ TIMELESS = ("weights_sha256", "records_sha256", "spent", "samples", "iterations"
 SMALL: dict[str, Any] = {"model": "mlp", "limit": 40, "eval_every": 10, "checkpoint_every": 3}
 
 # Kernels without AVX: another arithmetic on every processor that has it.
-OTHER_DISPATCH = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
+_PLAIN = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_CBWR": "COMPATIBLE"}
+
+
+def other_dispatch() -> dict[str, str]:
+    """The environment of a process whose kernels are not those of this one; it finds the tests' own modules."""
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        return {key: value for key, value in here.items() if key not in _PLAIN}
+    return {**here, **_PLAIN}
 
 
 def config(method: str = "vanilla", **more: Any) -> RunConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -10,13 +9,12 @@ import pytest
 import torch
 
 from budgeted.runs import arithmetic
-from tests.runs.small import OTHER_DISPATCH
+from tests.runs.small import other_dispatch
 
 TELL = "from budgeted.runs.arithmetic import fingerprint; print(fingerprint(1))"
 
 
-def told(**more: str) -> str:
-    environment = {**os.environ, **more}
+def told(environment: dict[str, str] | None = None) -> str:
     ran = subprocess.run([sys.executable, "-c", TELL], env=environment, capture_output=True, text=True, check=True)
     return ran.stdout.strip()
 
@@ -24,7 +22,7 @@ def told(**more: str) -> str:
 def test_another_process_finds_the_same_and_another_dispatch_does_not() -> None:
     here = arithmetic.fingerprint(1)
     assert told() == here
-    assert told(**OTHER_DISPATCH) != here
+    assert told(other_dispatch()) != here
 
 
 def test_one_bit_in_one_result_changes_it(monkeypatch: pytest.MonkeyPatch) -> None:

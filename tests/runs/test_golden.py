@@ -12,7 +12,6 @@ digits, and the rest of the curve must be near. After a change that is meant to 
 from __future__ import annotations
 
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from budgeted.methods import METHODS
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import DECISIVE, environment
-from tests.runs.small import OTHER_DISPATCH
+from tests.runs.small import other_dispatch
 
 FOLDER = Path(__file__).parent / "golden"
 EARLY = 8  # training steps, or trainings of a method that trains for an evaluation, of the path
@@ -168,17 +167,12 @@ def test_learning_has_not_changed(name: str, tmp_path: Path) -> None:
 NAMES = list(configs())
 
 
-def dispatched() -> dict[str, str]:
-    """The environment of a process with other kernels, which finds the tests' own modules."""
-    return {**os.environ, **OTHER_DISPATCH, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the other dispatch is one of x86")
 @pytest.mark.parametrize("names", [NAMES[:3], NAMES[3:6], NAMES[6:9], NAMES[9:]], ids=lambda names: names[0])
 def test_under_another_arithmetic_curves_are_near(names: list[str]) -> None:
     """As on another processor: not one bit is promised, but the learning is the same."""
     command = [sys.executable, __file__, "--print", *names]
-    ran = subprocess.run(command, env=dispatched(), capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, env=other_dispatch(), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     for name, found in json.loads(ran.stdout).items():
         assert found["environment"]["arithmetic"] != environment(1, "cpu")["arithmetic"]

@@ -23,7 +23,7 @@ from budgeted.runs.environment import environment
 from budgeted.runs.folder import RunFolder
 from budgeted.runs.run import resume, start
 from tests.command_line import refused
-from tests.runs.small import OTHER_DISPATCH, SMALL, Stopped, begun, config, flags, same_end, stop_after
+from tests.runs.small import SMALL, Stopped, begun, config, flags, other_dispatch, same_end, stop_after
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_a_run_from_before_arithmetic_was_recorded_is_refused(
 def test_another_dispatch_is_another_arithmetic(run: Path) -> None:
     """For real: a process with other kernels refuses, and accepts when told to."""
     command = [sys.executable, "-m", "budgeted", "run", "--resume", str(run)]
-    there = {**os.environ, **OTHER_DISPATCH}
+    there = other_dispatch()
     first = subprocess.run(command, env=there, capture_output=True, text=True, check=False)
     assert first.returncode != 0
     assert len(first.stderr.strip().splitlines()) == 1

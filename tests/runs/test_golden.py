@@ -4,9 +4,9 @@ Where the arithmetic is that of a record, every number must be the same bit for 
 order: the path of the first steps, where differences of the last bit have not grown yet, must be the same to a few
 digits, and the rest of the curve must be near. After a change that is meant to alter learning:
 
-    python tests/runs/test_golden.py [NAME …]          writes the records, or those named, anew; say why in the commit
-    python tests/runs/test_golden.py --add [NAME …]    adds those of this machine's arithmetic to what is there
-    python tests/runs/test_golden.py --print [NAME …]  prints them and writes nothing
+    python -m tests.runs.test_golden [NAME …]          writes the records, or those named, anew; say why in the commit
+    python -m tests.runs.test_golden --add [NAME …]    adds those of this machine's arithmetic to what is there
+    python -m tests.runs.test_golden --print [NAME …]  prints them and writes nothing
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a piece of code executes, priced while it runs: for work beside the model that no trace foresees.
 
 Every operator passes a dispatch mode and is priced as its forward; so code with a backward of its own inside is not for
-this. Prices are those of rule `real` and `paper` as everywhere.
+this. Rule `paper` counts the layers of models alone, so nothing of it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ def watched(function: Callable[[], T]) -> tuple[T, Cost]:
     recorder = Recorder(nn.Module(), [])
     with recorder:
         result = function()
-    paper = real = 0
+    operations = 0
     for op in recorder.trace.ops:
         for single in _singles(op):
             price = prices.find(single.name)
             if price is None:
                 raise UnpricedOperator([f"{single.name} (beside the model)"])
-            found = price(single)
-            paper, real = paper + found.paper_forward, real + found.forward
-    return result, Cost(paper, real)
+            operations += price(single).forward
+    return result, Cost(0, operations)
 
 
 def _singles(op: Op) -> list[Op]:

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Self, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -81,7 +81,18 @@ class Method(Keeps):
     choices = 1
     """arrived samples that wait for one place in a batch; with more than one, `pick` says which take the places"""
 
-    learner: LearnerView = field(init=False, repr=False, compare=False)
+    _learner = cast("LearnerView | None", None)  # no annotation: it is no setting
+
+    @property
+    def learner(self) -> LearnerView:
+        """The learner that the method is in."""
+        if self._learner is None:
+            raise BudgetedError(f"method {self.name!r} is in no learner yet: give it to one")
+        return self._learner
+
+    @learner.setter
+    def learner(self, learner: LearnerView) -> None:
+        self._learner = learner
 
     # -- verbs -------------------------------------------------------------------------------------------------
 

@@ -351,6 +351,8 @@ class Learner:
 
     def _pays(self, done: FrozenStep, similarity: int) -> bool:
         """All that was run so far, and the update: is it within the budget? If not, no weight moves."""
+        if self.budget.compute is None:
+            return True
         executed = Cost(0, similarity + self.retrieval.price()) + total(self._aside.values())
         executed += total(done.costs.values())
         if self.ledger.affords(executed):

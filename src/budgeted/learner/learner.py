@@ -353,12 +353,14 @@ class Learner:
         """All that was run so far, and the update: is it within the budget? If not, no weight moves."""
         if self.budget.compute is None:
             return True
-        executed = Cost(0, similarity + self.retrieval.price()) + total(self._aside.values())
-        executed += total(done.costs.values())
-        if self.ledger.affords(executed):
+        beside = Cost(0, similarity + self.retrieval.price()) + total(self._aside.values())
+        if self.ledger.affords(total(done.costs.values()) + beside):
             return True
         for parameter in self._parameters():
             parameter.grad = None
+        executed: dict[Purpose, Cost] = {name: cost for name, cost in done.costs.items() if name != "optimizer"}
+        if self.ledger.affords(total(executed.values())):  # it was run, though for nothing
+            self.ledger.charge(executed, steps=0)
         self._aside.clear()
         self._step_under_way = False
         self.end_training()

@@ -1,7 +1,7 @@
 """What a run will cost, before there is data: its steps, and what the method runs along the stream beside them.
 
 Forward, backward and optimizer of a full batch are priced, with nothing frozen. So is what the method adds, which
-depends on how much is stored, on which classes arrive and on how often is evaluated: the technique says it of the
+depends on how much is stored, on which classes arrive and on how often is evaluated: the method says it of the
 whole course, the retrieval at moments of it. What freezing, draws and a selection that looks at the model add is
 measured in a few real steps on noise, and so is the time.
 """
@@ -168,8 +168,8 @@ class _Probe:
         slots = max(2 * self.batch, min(_STORED, course.slots or _STORED))
         facts = replace(learner.data, samples=None)
         self.learner = Learner(model, learner.method, facts, slots=slots, iterations=0.0, settings=settings, seed=0)
-        self.techniques: dict[Purpose, Cost] = {}  # what the technique was charged
-        # the technique foresees its own; what it does only if that can be paid, it leaves out here
+        self.of_method: dict[Purpose, Cost] = {}  # what the method was charged
+        # the method foresees its own; what it does only if that can be paid, it leaves out here
         view = _View(self.learner, charge=self._note, affords=lambda cost: False)
         self.learner.method.learner = cast(LearnerView, view)
         self._noise = torch.Generator().manual_seed(0)
@@ -202,7 +202,7 @@ class _Probe:
         self.learner.learn(sample, self.learner.arrived % self.classes)
 
     def _note(self, purpose: Purpose, cost: Cost) -> None:
-        self.techniques[purpose] = self.techniques.get(purpose, NOTHING) + cost
+        self.of_method[purpose] = self.of_method.get(purpose, NOTHING) + cost
         self.learner.charge(purpose, cost)
 
 
@@ -211,7 +211,7 @@ class _Measured:
     """What a few steps showed."""
 
     step: Mapping[Purpose, Cost]
-    """of parts beside the technique; of the technique too if it foresees nothing itself"""
+    """of parts beside the method; of the method too if it foresees nothing itself"""
     stored: Cost
     """of offering one sample to a full memory"""
     pace: float
@@ -227,12 +227,12 @@ def _measured(learner: Learner, model_name: str, course: Course) -> _Measured:
         count = probe.offer()
         offered = ledger.spent - before
         of_one = part(offered, 1 / count)
-    probe.techniques.clear()
+    probe.of_method.clear()
     known, before = dict(ledger.spent_on), ledger.spent
     start = time.perf_counter()
     probe.train(_STEPS)
     seconds = time.perf_counter() - start
-    elsewhere = together({"retrieval": offered}, probe.techniques)  # the batch was stored behind the steps
+    elsewhere = together({"retrieval": offered}, probe.of_method)  # the batch was stored behind the steps
     purposes: tuple[Purpose, ...] = ("fisher", "similarity", "retrieval")
     if type(learner.method).each_step is Method.each_step:  # it foresees nothing: what was seen is taken
         elsewhere = {"retrieval": offered, **{p: c * _STEPS for p, c in per_step(probe.learner, probe.batch).items()}}

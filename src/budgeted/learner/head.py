@@ -13,16 +13,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from budgeted.errors import BudgetedError
-
-
-def find_head(model: nn.Module) -> nn.Linear:
-    """The last linear layer of the model: the one that grows."""
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    if not linear:
-        raise BudgetedError(f"{type(model).__name__} has no linear layer to grow a class in: give it a linear head")
-    return linear[-1]
-
 
 @torch.no_grad()
 def grow(head: nn.Linear, classes: int, optimizer: Optimizer, generator: np.random.Generator) -> None:

@@ -367,7 +367,7 @@ class Learner:
         return False
 
     def _arrived(self) -> tuple[Tensor, Tensor]:
-        """The samples of the stream in this step: what waits, or what the technique picks of it."""
+        """The samples of the stream in this step: what waits, or what the method picks of it."""
         samples, rows = self._stack()
         if len(rows) <= self.stream_batch:
             return samples, rows

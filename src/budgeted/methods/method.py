@@ -17,7 +17,6 @@ does not define itself. What is kept between steps is declared in `kept`, what i
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, cast
@@ -190,11 +189,6 @@ class Method(Keeps):
                     f"leave --{part} out, or choose another method"
                 )
         return replace(self, **wanted)  # type: ignore[arg-type]
-
-    @classmethod
-    def settings(cls) -> list[str]:
-        """The names of what can be set about it."""
-        return [item.name for item in dataclasses.fields(cls) if item.init]
 
 
 class _Methods(Registry[type[Method]]):

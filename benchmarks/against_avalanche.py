@@ -75,7 +75,7 @@ def stream(samples: int, size: int) -> tuple[Tensor, Tensor]:
 
 def budgeted_side(iterations: int, optimizer: str, size: int) -> Chunk:
     from budgeted import models
-    from budgeted.learner.augment import Augmentation
+    from budgeted.problems.augment import Augmentation
     from budgeted.learner.learner import DataFacts, Learner
     from budgeted.learner.settings import LearnerSettings, Settings
     from budgeted.methods import method
@@ -107,7 +107,7 @@ def bare_side(iterations: int, optimizer: str, size: int) -> Chunk:
     from bare_loop import bare_replay
 
     from budgeted import models
-    from budgeted.learner.augment import Augmentation, Augmenter
+    from budgeted.problems.augment import Augmentation, Augmenter
 
     images, labels = stream(NEW * iterations, size)
     model = models.build("mlp", classes=CLASSES, input_shape=(1, size, size))

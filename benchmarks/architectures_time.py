@@ -18,7 +18,7 @@ from prefix_timing import Chosen, in_turns
 from torch import Tensor
 
 from budgeted.freezing import FrozenStep
-from budgeted.learner.fused_step import FusedStep
+from budgeted.network.fused_step import FusedStep
 from budgeted.plugin import AdaptiveFreezing
 from budgeted.runs.environment import environment
 

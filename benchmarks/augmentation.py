@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from budgeted.learner.augment import Augmentation, Augmenter
+from budgeted.problems.augment import Augmentation, Augmenter
 from budgeted.models import build
 
 CLASSES = 10

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from budgeted.learner.augment import Augmenter
+from budgeted.problems.augment import Augmenter
 
 
 def bare_replay(

@@ -21,7 +21,7 @@ from prefix_timing import Chosen, in_turns
 
 from budgeted import models
 from budgeted.freezing import FrozenStep, LayerFreezing
-from budgeted.learner.fused_step import FusedStep
+from budgeted.network.fused_step import FusedStep
 from budgeted.runs.environment import environment
 
 

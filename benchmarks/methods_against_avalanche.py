@@ -111,7 +111,7 @@ class OurSide:
         own: dict[str, Any] | None = None,
     ) -> None:
         from budgeted import models
-        from budgeted.learner.augment import Augmentation
+        from budgeted.problems.augment import Augmentation
         from budgeted.learner.learner import DataFacts, Learner
         from budgeted.learner.settings import LearnerSettings, Settings
         from budgeted.methods import METHODS
@@ -190,7 +190,7 @@ def of_whole_tasks(fisher: bool, memory: bool) -> type[Any]:
             return super().withholds(sample, row)
 
         def after_backward(self, step: Step) -> None:
-            self._batches.append((step.images[: step.new], step.labels[: step.new]))
+            self._batches.append((step.inputs[: step.new], step.labels[: step.new]))
             super().after_backward(step)
 
         def end_task(self) -> None:

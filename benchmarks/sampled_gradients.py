@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from budgeted.models import build
-from budgeted.replay.sampled_gradients import SampledGradients, SampledStep
+from budgeted.network.sampled_gradients import SampledGradients, SampledStep
 from budgeted.runs.environment import environment
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from budgeted import models, streams
-from budgeted.replay.sampled_gradients import SampledGradients
+from budgeted.network.sampled_gradients import SampledGradients
 
 BATCH, HELD = 16, 48
 

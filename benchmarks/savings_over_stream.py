@@ -21,7 +21,7 @@ import torch
 from budgeted import models, streams
 from budgeted.audit import ExecutedOnData
 from budgeted.learner.learner import Learner
-from budgeted.learner.plan import facts_of
+from budgeted.runs.plan import facts_of
 from budgeted.methods import method
 from budgeted.runs.environment import environment
 

@@ -22,7 +22,7 @@ from budgeted.budget import RULES, Budget
 from budgeted.cli import main
 from budgeted.freezing.registry import POLICIES
 from budgeted.learner import Settings
-from budgeted.learner.plan import make_plan
+from budgeted.runs.plan import make_plan
 from budgeted.methods import METHODS
 
 MODEL = "cnn8"

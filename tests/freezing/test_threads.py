@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from budgeted.budget import Ledger
 from budgeted.freezing import Egeria, LayerFreezing, policy
-from budgeted.replay.sampled_gradients import SampledGradients
+from budgeted.network.sampled_gradients import SampledGradients
 from tests.bright_rows import samples
 from tests.learner.small import make
 from tests.nets import seeded

@@ -14,7 +14,7 @@ from torch import nn
 from budgeted.budget import Budget, Compute, Rule, total
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner
-from budgeted.learner.foreseen import per_step
+from budgeted.runs.plan import per_step
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS, Method
 from tests.bright_rows import FACTS, samples

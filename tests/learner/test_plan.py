@@ -15,8 +15,8 @@ from budgeted import models, streams
 from budgeted.budget import Budget, Rule, parse_bytes, parse_compute, total
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
-from budgeted.learner.foreseen import Foreseen, per_step
-from budgeted.learner.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_within
+from budgeted.runs.plan import Foreseen, per_step
+from budgeted.runs.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_within
 from budgeted.methods import METHODS
 from budgeted.replay import bytes_per_slot
 

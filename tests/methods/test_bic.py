@@ -109,7 +109,7 @@ def test_predictions_are_made_with_the_correction() -> None:
     assert torch.equal(weights, learner.head.weight)  # the model itself is left alone
     correction = technique_of(learner)._correction
     with torch.no_grad():
-        plain = learner.model.eval()(learner.images_of(asked))
+        plain = learner.model.eval()(learner.inputs_of(asked))
     torch.testing.assert_close(learner.logits(asked)[:, :2], plain[:, :2])
     torch.testing.assert_close(learner.logits(asked)[:, 2:], correction.alpha * plain[:, 2:] + correction.beta)
 
@@ -216,7 +216,7 @@ def test_without_old_classes_nothing_is_corrected() -> None:
     learner.before_prediction()
     asked = torch.stack([image for image, _ in samples(5)])
     with torch.no_grad():
-        assert torch.equal(learner.logits(asked), learner.model.eval()(learner.images_of(asked)))
+        assert torch.equal(learner.logits(asked), learner.model.eval()(learner.inputs_of(asked)))
     assert learner.ledger.spent_on["evaluation_training"].real == 0
 
 

@@ -14,7 +14,7 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
-from budgeted.learner.plan import make_plan
+from budgeted.runs.plan import make_plan
 from budgeted.methods import METHODS, Step
 from budgeted.methods.cama import ConfidenceAwareMovingAverage
 from budgeted.methods.der import LOGITS

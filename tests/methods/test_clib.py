@@ -68,7 +68,7 @@ def losses_of(learner: Any) -> np.ndarray:
     stored = learner.memory.gather(np.arange(len(learner.memory)))
     learner.model.eval()
     with torch.no_grad():
-        found = F.cross_entropy(learner.model(learner.images_of(stored.samples)), stored.labels, reduction="none")
+        found = F.cross_entropy(learner.model(learner.inputs_of(stored.samples)), stored.labels, reduction="none")
     learner.model.train()
     return found.numpy()
 

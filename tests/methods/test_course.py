@@ -9,7 +9,7 @@ import pytest
 
 from budgeted import streams
 from budgeted.learner import LearnerSettings, Settings
-from budgeted.learner.foreseen import course_of
+from budgeted.runs.plan import course_of
 from budgeted.methods import METHODS
 from budgeted.methods.course import Course
 

@@ -16,7 +16,7 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.learner import Settings
-from budgeted.learner.plan import make_plan
+from budgeted.runs.plan import make_plan
 from budgeted.methods import METHODS, Step
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
 from tests.bright_rows import FACTS

@@ -15,7 +15,7 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
-from budgeted.learner.plan import make_plan
+from budgeted.runs.plan import make_plan
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
 from budgeted.methods.ewc import ElasticWeightConsolidation
@@ -71,13 +71,13 @@ def hand(learner: Learner, step: Step, loss_more: Tensor | float = 0.0) -> dict[
     """Gradients by a full backward of the whole loss."""
     names = dict(learner.model.named_parameters())
     with learner.aside():
-        loss = F.cross_entropy(learner.model(step.images), step.labels) + loss_more
+        loss = F.cross_entropy(learner.model(step.inputs), step.labels) + loss_more
     return dict(zip(names, torch.autograd.grad(loss, list(names.values())), strict=True))
 
 
 def some_step(learner: Learner) -> Step:
     drawn = learner.memory.gather(np.arange(8))
-    return Step(4, np.arange(4), learner.images_of(drawn.samples), drawn.labels, {})
+    return Step(4, np.arange(4), learner.inputs_of(drawn.samples), drawn.labels, {})
 
 
 def test_gradients_are_those_of_the_loss_with_its_penalty() -> None:

@@ -124,7 +124,7 @@ def test_it_is_plain_training_with_a_cosine() -> None:
         slots, order = np.array(order[:4]), order[4:]
         batch = learner.memory.gather(slots)
         optimizer.zero_grad()
-        F.cross_entropy(model(learner.images_of(batch.samples)), batch.labels).backward()
+        F.cross_entropy(model(learner.inputs_of(batch.samples)), batch.labels).backward()
         optimizer.step()
         schedule.step()
     for name, tensor in model.state_dict().items():

@@ -17,10 +17,19 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner import Learner
 from budgeted.learner.settings import setting_names
 from budgeted.methods import METHODS, Method, Step, lider_over, method
-from budgeted.methods.lider import LipschitzTerm, lipschitz_constants, matched
+from budgeted.methods.lider import LipschitzTerm, prepared, singular_vectors, spectral_norms, together
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 LIDER = METHODS["lider"]
+
+
+def matched(front: Tensor, latter: Tensor) -> tuple[Tensor, Tensor]:
+    vectors = front.ndim == 2 or latter.ndim == 2
+    return together(prepared(front, vectors), prepared(latter, vectors))
+
+
+def lipschitz_constants(front: Tensor, latter: Tensor, iterations: int) -> Tensor:
+    return spectral_norms(front, latter, *singular_vectors(front, latter, iterations))
 
 
 def technique_of(learner: Learner) -> LipschitzTerm:
@@ -99,7 +108,7 @@ def test_tokens_meet_maps() -> None:
 def step_of(learner: Learner, new: int = 3, count: int = 8) -> Step:
     drawn = learner.memory.gather(np.arange(count))
     columns = {name: values[new:] for name, values in drawn.columns.items()}
-    return Step(new, np.arange(new, count), learner.images_of(drawn.samples), drawn.labels, columns)
+    return Step(new, np.arange(new, count), learner.inputs_of(drawn.samples), drawn.labels, columns)
 
 
 def block_outputs(learner: Learner, images: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -126,10 +135,10 @@ def test_the_loss_is_the_methods_own_and_the_exact_term(base: str, ready: bool) 
     assert (technique.averaged == 5) == ready
     targets, averaged = technique.targets.clone(), technique.averaged
     step = step_of(learner)
-    logits, found = block_outputs(learner, step.images)
+    logits, found = block_outputs(learner, step.inputs)
     loss = technique.loss(step, logits)
 
-    features = [feature[step.new :] for feature in (step.images, *found)]
+    features = [feature[step.new :] for feature in (step.inputs, *found)]
     constants = [exact(front, latter) for front, latter in itertools.pairwise(features)]
     expected = super(LipschitzTerm, technique).loss(step, logits).double()
     expected = expected + 0.2 * torch.stack([c.mean() for c in constants]).mean()
@@ -154,14 +163,14 @@ def test_a_batch_of_the_stream_alone_has_no_term() -> None:
     learner = learner_of(lider_over(METHODS["er"]), "tiny")
     feed(learner, 0, 12)
     step = step_of(learner, new=8)
-    logits, _ = block_outputs(learner, step.images)
+    logits, _ = block_outputs(learner, step.inputs)
     assert torch.equal(technique_of(learner).loss(step, logits), F.cross_entropy(logits, step.labels))
 
 
 def constants_of(learner: Learner) -> float:
     step = step_of(learner)
-    _, found = block_outputs(learner, step.images)
-    pairs = itertools.pairwise([step.images, *found])
+    _, found = block_outputs(learner, step.inputs)
+    pairs = itertools.pairwise([step.inputs, *found])
     return float(torch.stack([exact(front, latter).mean() for front, latter in pairs]).mean().detach())
 
 

@@ -44,14 +44,14 @@ def increase_by_hand(
     """Loss after minus loss before one step of torch's own SGD, on whole copies of the model."""
     losses = []
     batch = learner.memory.gather(slots)
-    images = learner.images_of(batch.samples)
+    images = learner.inputs_of(batch.samples)
     for steps in (0, 1):
         other = network(model)
         other.head = torch.nn.Linear(learner.head.in_features, learner.head.out_features)
         other.load_state_dict(learner.model.state_dict())
         other.train()
         if steps:
-            F.cross_entropy(other(learner.images_of(incoming[0])), incoming[1]).backward()
+            F.cross_entropy(other(learner.inputs_of(incoming[0])), incoming[1]).backward()
             torch.optim.SGD(other.parameters(), lr=learner.optimizer.param_groups[0]["lr"]).step()
         with torch.no_grad():
             losses.append(F.cross_entropy(other(images), batch.labels, reduction="none"))

@@ -18,7 +18,7 @@ from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
 from budgeted.methods.ocs import OnlineCoreset, coreset_scores
-from budgeted.replay.per_sample import PerSampleGradients
+from budgeted.network.per_sample import PerSampleGradients
 from tests.bright_rows import samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
@@ -37,7 +37,7 @@ def arrived(count: int) -> tuple[Tensor, Tensor]:
 def gradient(learner: Learner, images: Tensor, labels: Tensor) -> Tensor:
     """Of all parameters, by an ordinary backward in evaluation mode."""
     learner.model.eval()
-    loss = F.cross_entropy(learner.model(learner.images_of(images)), labels)
+    loss = F.cross_entropy(learner.model(learner.inputs_of(images)), labels)
     found = torch.autograd.grad(loss, [*learner.model.parameters()])
     return torch.cat([each.flatten() for each in found]).double()
 

@@ -19,7 +19,7 @@ from budgeted.budget import Ledger, total
 from budgeted.freezing import ConstantPrefix, LayerFreezing, StepPrices
 from budgeted.models.initialise import initialised
 from budgeted.models.vit import BASE, LARGE, VisionTransformer, ViTShape, draw_vit, vision_transformer
-from budgeted.replay.sampled_gradients import SampledGradients
+from budgeted.network.sampled_gradients import SampledGradients
 from budgeted.runs.config import RunConfig
 from budgeted.runs.run import Progress, resume, start
 from tests.markdown import ROOT

@@ -19,7 +19,7 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.plugin import AdaptiveFreezing, ReplayMemory, SimilarityAwareRetrieval
 from budgeted.replay import Column, GreedyBalanced, Memory, SARSettings, label_column
 from budgeted.replay import SimilarityAwareRetrieval as Retrieval
-from budgeted.replay.sampled_gradients import SampledGradients
+from budgeted.network.sampled_gradients import SampledGradients
 from tests.nets import seeded
 
 

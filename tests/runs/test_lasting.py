@@ -15,7 +15,7 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.cli import main
 from budgeted.freezing.registry import POLICIES
-from budgeted.learner.plan import Plan, make_plan
+from budgeted.runs.plan import Plan, make_plan
 from budgeted.methods import METHODS, Step
 from budgeted.methods.er import ER
 from budgeted.runs import run as runs
@@ -86,8 +86,8 @@ class Twice(ER):
 
     def after_step(self, step: Step, logits: Tensor) -> None:
         with self.learner.aside(), torch.no_grad():
-            self.learner.model(step.images)
-        self.learner.charge("fisher", self.learner.pass_price(step.images))
+            self.learner.model(step.inputs)
+        self.learner.charge("fisher", self.learner.pass_price(step.inputs))
 
     def operations(self, step: Step) -> int:
         return 1000 * len(step.labels)

@@ -19,10 +19,10 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing import AdaptivePrefix, Egeria, TaskCorrelated
 from budgeted.freezing.registry import POLICIES
 from budgeted.learner import LearnerSettings, Settings
-from budgeted.learner.plan import facts_of, make_plan
 from budgeted.methods import METHODS, Method
 from budgeted.methods.clib import SampleWiseImportance
 from budgeted.methods.rm import RainbowMemory
+from budgeted.runs.plan import facts_of, make_plan
 
 _SLOTS = 128  # of a measurement: more than MIR and ASER look at, and a quarter of it is whole stream batches
 _OF_EACH_CLASS = 3  # slots at least: two for ASER's sets, and one to spare

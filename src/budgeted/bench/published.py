@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from budgeted import streams
 from budgeted.errors import BudgetedError
-from budgeted.learner.plan import PAPER_MODELS
+from budgeted.runs.plan import PAPER_MODELS
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from budgeted.bench.published import PAPER_SETTINGS, SLOT_REASONS
 from budgeted.budget import RULES, Rule
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
-from budgeted.learner.plan import facts_of, fixed_bytes, slots_within
 from budgeted.methods import Method
 from budgeted.replay import bytes_per_slot
+from budgeted.runs.plan import facts_of, fixed_bytes, slots_within
 
 
 @dataclass(frozen=True)

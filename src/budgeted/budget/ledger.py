@@ -39,6 +39,9 @@ class Budget:
     def without_bytes(self) -> Budget:
         return Budget(self.compute, None)
 
+    def without_compute(self) -> Budget:
+        return Budget(None, self.bytes)
+
 
 @dataclass(slots=True)
 class Ledger:
@@ -48,6 +51,15 @@ class Ledger:
     steps: int = 0
     spent_on: dict[Purpose, Cost] = field(default_factory=lambda: dict.fromkeys(PURPOSES, NOTHING))
     seconds_on: dict[str, float] = field(default_factory=dict)
+    arrived: int = 0
+    """samples that have arrived: each brings its part where the compute is a rate"""
+
+    @property
+    def allowed(self) -> int | None:
+        """What may be spent so far under the budget's rule; None without a budget."""
+        if self.compute is None:
+            return None
+        return self.compute.amount * self.arrived if self.compute.each else self.compute.amount
 
     @property
     def spent(self) -> Cost:
@@ -56,7 +68,8 @@ class Ledger:
     @property
     def left(self) -> int | None:
         """What is left under the budget's rule; None without a budget."""
-        return None if self.compute is None else self.compute.amount - self.spent.under(self.compute.rule)
+        allowed = self.allowed
+        return None if self.compute is None or allowed is None else allowed - self.spent.under(self.compute.rule)
 
     def affords(self, cost: Cost) -> bool:
         return self.compute is None or cost.under(self.compute.rule) <= (self.left or 0)

@@ -3,15 +3,17 @@
 >>> parse_bytes("7.6MiB"), parse_bytes("7.6MB")
 (7969177, 7600000)
 >>> parse_compute("171.94TMAC")
-Compute(amount=171940000000000, rule='paper')
+Compute(amount=171940000000000, rule='paper', each=False)
 >>> print(parse_compute("350TFLOP"))
 350TFLOP
+>>> print(parse_compute("2GFLOP/sample"))
+2GFLOP/sample
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -39,13 +41,24 @@ class Compute:
 
     amount: int
     rule: Rule
+    each: bool = False
+    """for every sample of the stream, instead of all of it"""
+
+    def over(self, samples: int) -> Compute:
+        """For so many samples together."""
+        return Compute(self.amount * samples, self.rule) if self.each else self
 
     def __str__(self) -> str:
-        return format_compute(self.amount, self.rule)
+        return format_compute(self.amount, self.rule) + ("/sample" if self.each else "")
 
 
 def parse_compute(text: str) -> Compute:
-    """Read `171.94TMAC` (rule `paper`) or `350TFLOP` (rule `real`)."""
+    """Read `171.94TMAC` (rule `paper`) or `350TFLOP` (rule `real`), or a rate such as `2GFLOP/sample`."""
+    total, slash, per = text.partition("/")
+    if slash:
+        if per.strip() not in ("sample", "samples"):
+            raise BadQuantity(f"cannot read {text!r} as compute: a rate is for every sample, as in 2GFLOP/sample")
+        return replace(parse_compute(total), each=True)
     number, unit = _split(text, "compute", "171.94TMAC (rule paper) or 350TFLOP (rule real)")
     for name, rule in RULE_OF_UNIT.items():
         prefix = unit.removesuffix(name)

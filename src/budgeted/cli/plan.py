@@ -14,9 +14,9 @@ from budgeted import streams
 from budgeted.budget import Cost, format_bytes, format_compute, total
 from budgeted.cli.console import wide_console
 from budgeted.cli.set_argument import with_pairs
-from budgeted.learner.plan import Plan as LearnerPlan
-from budgeted.learner.plan import make_plan
 from budgeted.runs.config import RunConfig
+from budgeted.runs.plan import Plan as LearnerPlan
+from budgeted.runs.plan import make_plan
 from budgeted.runs.run import DEFAULT_SLOTS
 
 

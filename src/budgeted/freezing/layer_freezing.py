@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -132,6 +132,7 @@ class LayerFreezing:
         inputs = (example,) if isinstance(example, Tensor) else tuple(example)
         self.chain: BlockChain = self.prices.chain(self.prices.forward(inputs, keywords))
         self.step = 0
+        self.share: float | None = None  # of the stream that has arrived, where the owner knows
         self._optimizer = optimizer
         if optimizer is not None and optimizer_price is None:
             optimizer_price = OptimizerPrice(optimizer)
@@ -209,23 +210,34 @@ class LayerFreezing:
         finally:
             noted.listening = features.listening = before
 
-    def leave_out(self, term: Tensor) -> None:
-        """A term of the coming loss that its maker prices: the graph is not read behind it."""
-        if self._graph is not None:
-            self._graph.leave_out(term)
+    @property
+    def listening(self) -> bool:
+        """Whether a forward of this thread now is one that a backward of ours belongs to."""
+        return self._noted.listening
 
-    def price(self, inputs: Tensor | Sequence[Any], frozen: Sequence[int] = ()) -> BlockPrices:
+    def mark_feature(self, block: int, feature: Tensor) -> None:
+        """What a block puts out may be read by the coming loss: its price ends there."""
+        if self._graph is not None:
+            self._graph.mark_feature(block, feature)
+
+    def price(
+        self,
+        inputs: Tensor | Sequence[Any],
+        frozen: Sequence[int] = (),
+        *,
+        keywords: Mapping[str, Any] | None = None,
+    ) -> BlockPrices:
         """What forward, loss and backward of a batch like `inputs` cost, per block."""
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
-        self._notice_other_layers(inputs)
-        forward = self.prices.forward(inputs)
+        self._notice_other_layers(inputs, keywords)
+        forward = self.prices.forward(inputs, keywords)
         return self.prices.of(forward, self.prices.chain(forward).check(frozen))
 
-    def most(self, inputs: Tensor | Sequence[Any]) -> Cost:
+    def most(self, inputs: Tensor | Sequence[Any], *, keywords: Mapping[str, Any] | None = None) -> Cost:
         """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
         everything = [p for p in self._parts.parameters.values() if p.requires_grad]
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
-        step = self.price(inputs)
+        step = self.price(inputs, keywords=keywords)
         cost = step.total + self.optimizer_cost(everything)
         if getattr(self.policy, "looks", False):
             # the gradient at the feature is a part of the head's backward, in closed form no dearer than twice the head
@@ -234,6 +246,23 @@ class LayerFreezing:
         if self._looking is not None:
             cost += self.policy.most(self.model, self.chain, step)  # type: ignore[attr-defined]
         return cost
+
+    def foretell(
+        self, loss: Tensor, outputs: Any, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None
+    ) -> dict[Purpose, Cost]:
+        """What a step would cost with nothing frozen, for a loss of outputs that nobody computed; nothing is run."""
+        forward, of_loss, beside = self.prices.forward(inputs, keywords), (NOTHING, NOTHING), ()
+        if self._graph is not None:
+            self._graph.mark_outputs(0, output_tensors(outputs))
+            found = self._graph.price(loss)
+            forward = self.prices.reading(forward, frozenset(index for _, index in found.outputs))
+            of_loss, beside = (found.forward, found.backward), found.parameters
+        part = self._parts.of([forward], frozenset())
+        return {
+            "forward": part.costs["forward"] + of_loss[0],
+            "backward": part.costs["backward"] + of_loss[1],
+            "optimizer": part.costs["optimizer"] + self.optimizer_cost(beside),
+        }
 
     def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
         """What the optimizer's step on these parameters costs."""
@@ -331,6 +360,9 @@ class LayerFreezing:
             opened = self._open
             self.policy.load_state_dict(opened.policy)  # what the micro-batch before showed is part of what comes now
             part = self._parts.of(given.forwards, opened.frozen)
+        if self._graph is not None and part.frozen and self._graph.marks_features:
+            found = self._graph.price(given.loss, self._unreached(part.frozen))
+            given = replace(given, loss_costs=(found.forward, found.backward))
         costs = self._costs(given, part)
         if before is not None:
             self._refuse_if_unpaid(costs, part, before)
@@ -360,6 +392,14 @@ class LayerFreezing:
         elif not given.more:
             self.end_step()
         return FrozenStep(part.frozen, costs, part.share, value)
+
+    def _unreached(self, frozen: frozenset[int]) -> frozenset[int]:
+        """Blocks that no gradient has to come back to: nothing up to them is trained."""
+        trained = [b for b in range(len(self.chain)) if b not in frozen and self._trains(b)]
+        return frozenset(range(min(trained, default=len(self.chain))))
+
+    def _trains(self, block: int) -> bool:
+        return any(self._parts.parameters[name].requires_grad for name in self.chain.owned(block))
 
     def _costs(self, given: Given, part: Part) -> dict[Purpose, Cost]:
         summed = sum(p.numel() for p in (*part.trained, *given.beside) if p.grad is not None)

@@ -66,7 +66,8 @@ class LossGraph:
         self._unpriced: Unpriced = unpriced
         self._output = f"budgeted.output.{next(_counter)}"
         self._head = f"budgeted.head.{next(_counter)}"
-        self._aside = f"budgeted.aside.{next(_counter)}"
+        self._feature = f"budgeted.feature.{next(_counter)}"
+        self.marks_features = False
         self._prices: dict[tuple[object, ...], tuple[Cost, Cost]] = {}
 
     def mark_outputs(self, number: int, outputs: list[Tensor]) -> None:
@@ -80,17 +81,20 @@ class LossGraph:
         if isinstance(output, Tensor) and output.grad_fn is not None:
             _notes(output.grad_fn)[self._head] = True
 
-    def leave_out(self, term: Tensor) -> None:
-        """Whoever made this term of the loss prices it, and what lies behind it."""
-        if term.grad_fn is not None:
-            _notes(term.grad_fn)[self._aside] = True
+    def mark_feature(self, block: int, feature: Tensor) -> None:
+        """What a block inside the model puts out: the walk stops there too."""
+        if feature.grad_fn is not None:
+            _notes(feature.grad_fn).setdefault(self._feature, {})[feature.output_nr] = block
+            self.marks_features = True
 
-    def price(self, loss: Tensor) -> LossPrice:
-        """Walk from the loss to the model's outputs and price what lies between."""
+    def price(self, loss: Tensor, unreached: frozenset[int] = frozenset()) -> LossPrice:
+        """Walk from the loss to the model's outputs and to marked features, and price what lies between. No gradient is
+        run to the features of blocks that are `unreached`."""
         steps: list[tuple[Node, Op]] = []
         found: set[tuple[int, int]] = set()
         leaves: dict[int, nn.Parameter] = {}
         arrivals: dict[tuple[int, int], tuple[int, int]] = {}  # gradients that meet at a value, and its elements
+        needed = _Needed(self._output, self._feature, unreached)
         seen: set[Node] = set()
         pending = [] if loss.grad_fn is None else [(loss.grad_fn, loss.output_nr)]
         while pending:
@@ -99,7 +103,7 @@ class LossGraph:
             if number in marks:
                 found.add(marks[number])
                 continue
-            if node in seen or self._aside in _notes(node):
+            if node in seen or number in _notes(node).get(self._feature, {}):
                 continue
             seen.add(node)
             if node.name() == _LEAF:
@@ -109,13 +113,21 @@ class LossGraph:
             self._refuse_inner_features(node, op)
             steps.append((node, op))
             for below, nr in _below(node):
-                count, _ = arrivals.get((id(below), nr), (0, 0))
-                arrivals[(id(below), nr)] = (count + 1, _elements(below, nr))
+                if needed(below, nr):
+                    # a feature gets another gradient from the block behind it
+                    first = int(nr in _notes(below).get(self._feature, {}))
+                    count, _ = arrivals.get((id(below), nr), (first, 0))
+                    arrivals[(id(below), nr)] = (count + 1, _elements(below, nr))
                 pending.append((below, nr))
         sums = sum((count - 1) * elements for count, elements in arrivals.values())
-        key = (sums, *((op.name, op.out.shape, *(value.shape for value in op.inputs)) for _, op in steps))
+        wanted = [tuple(below is not None and needed(below, nr) for below, nr in n.next_functions) for n, _ in steps]
+        key = (
+            sums,
+            *((op.name, op.out.shape, want, *(value.shape for value in op.inputs))
+              for (_, op), want in zip(steps, wanted, strict=True)),
+        )  # fmt: skip
         if key not in self._prices:
-            self._prices[key] = _price(steps, sums, self._unpriced)
+            self._prices[key] = _price(steps, wanted, sums, self._unpriced)
         for parameter in self._model.parameters() if leaves else ():
             leaves.pop(id(parameter), None)  # a penalty on the model's own: the frozen set rules
         return LossPrice(*self._prices[key], frozenset(found), tuple(leaves.values()))
@@ -169,6 +181,29 @@ class LossGraph:
                 )
 
 
+class _Needed:
+    """Whether a gradient is run to a value: something that is trained lies behind it."""
+
+    def __init__(self, output: str, feature: str, unreached: frozenset[int]) -> None:
+        self._output, self._feature, self._unreached = output, feature, unreached
+        self._known: dict[tuple[Node, int], bool] = {}
+
+    def __call__(self, node: Node, number: int) -> bool:
+        if not self._unreached:
+            return True
+        if (node, number) not in self._known:
+            notes = _notes(node)
+            block = notes.get(self._feature, {}).get(number)
+            if block is not None:
+                answer = block not in self._unreached
+            elif number in notes.get(self._output, {}) or node.name() == _LEAF:
+                answer = True
+            else:
+                answer = any(self(below, nr) for below, nr in _below(node))
+            self._known[(node, number)] = answer
+        return self._known[(node, number)]
+
+
 def _notes(node: Node) -> dict[str, Any]:
     """A dictionary that lives as long as the node does."""
     return cast(dict[str, Any], node.metadata)
@@ -197,6 +232,12 @@ def _saved(node: Node, name: str) -> Any:
     return getattr(node, f"_saved_{name}")
 
 
+def _saved_shape(node: Node, names: list[str], place: int) -> tuple[int, ...] | None:
+    """Of an operand without a gradient, where the other one's gradient needs it."""
+    saved = getattr(node, f"_saved_{names[place]}", None) if place < len(names) else None
+    return tuple(saved.shape) if isinstance(saved, Tensor) else None
+
+
 def _signed(number: int) -> int:
     """Saved integers come out unsigned."""
     return number - 2**64 if number >= 2**63 else number
@@ -217,15 +258,17 @@ def _constant_factor(node: Node) -> float | None:
 
 
 def _operator(node: Node) -> Op:
-    """The forward operator behind a node, with shapes; what has no gradient counts as large as the output."""
+    """The forward operator behind a node, with shapes; what has no gradient and was not saved counts as large as the output."""
     name = _operator_name(node.name())
     shape = _shape(node)
     out = Value(shape, True)
+    names = _tensor_arguments(name)
     inputs = tuple(
-        Value(shape if below is None else _shape(below, number), True, from_input=True)
-        for below, number in node.next_functions
-    )
-    arguments: dict[str, Any] = dict(zip(_tensor_arguments(name), inputs, strict=False))
+        Value(_shape(below, number) if below is not None else _saved_shape(node, names, place) or shape, True,
+              from_input=True)
+        for place, (below, number) in enumerate(node.next_functions)
+    )  # fmt: skip
+    arguments: dict[str, Any] = dict(zip(names, inputs, strict=False))
     if name in ("add", "sub", "rsub"):
         arguments["alpha"] = getattr(node, "_saved_alpha", 1)
     if name.startswith("nll_loss"):
@@ -264,20 +307,22 @@ def _tensor_arguments(name: str) -> list[str]:
     return [argument.name for argument in schema.arguments if "Tensor" in str(argument.type)]
 
 
-def _price(steps: list[tuple[Node, Op]], sums: int, unpriced: Unpriced) -> tuple[Cost, Cost]:
+def _price(
+    steps: list[tuple[Node, Op]], wanted: list[tuple[bool, ...]], sums: int, unpriced: Unpriced
+) -> tuple[Cost, Cost]:
     missing = list(dict.fromkeys(f"{op.name} (in the loss)" for _, op in steps if prices.find(op.name) is None))
     if missing and unpriced == "refuse":
         raise UnpricedOperator(missing)
     if missing:
         warnings.warn(f"left out of the price: {', '.join(missing)}", UnpricedOperatorWarning, stacklevel=3)
     forward, backward = NOTHING, Cost(0, sums)
-    for node, op in steps:
+    for (_, op), wants in zip(steps, wanted, strict=True):
         function = prices.find(op.name)
         if function is None:
             continue
         price = function(op)
-        wanted = [below is not None for below, _ in node.next_functions]
-        gradients = sum(cost for cost, want in zip(price.gradients, wanted, strict=False) if want)
         forward += Cost(price.paper_forward, price.forward)
-        backward += Cost(price.paper_input, price.shared + gradients)
+        if any(wants):
+            gradients = sum(cost for cost, want in zip(price.gradients, wants, strict=False) if want)
+            backward += Cost(price.paper_input, price.shared + gradients)
     return forward, backward

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from budgeted.learner.augment import Augmentation, Augmenter
-from budgeted.learner.learner import DataFacts, Learner
+from budgeted.learner.learner import Learner
 from budgeted.learner.saving import export, load, save
 from budgeted.learner.settings import LearnerSettings, Settings
+from budgeted.problems import Augmentation, Augmenter, DataFacts
 
 __all__ = ["Augmentation", "Augmenter", "DataFacts", "Learner", "LearnerSettings", "Settings", "export", "load", "save"]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
-
-from torch import Tensor
 
 from budgeted.budget import Rule
 from budgeted.errors import BudgetedError
@@ -17,19 +14,19 @@ if TYPE_CHECKING:
 
 
 def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
-    """Parameters, statistics, memory, and what retrieval and freezing keep; rows of declared classes are reserved."""
-    head = learner.head
-    rows = max(head.out_features, learner.data.classes or 0) - head.out_features
-    parameters = sum(p.numel() * p.element_size() for p in learner.model.parameters()) + rows * _row_bytes(learner)
+    """Parameters, statistics, memory, and what the parts keep; what declared classes will need is reserved."""
+    model, declared = learner.model, learner.problem.classes or 0
+    growth = learner.problem.growth(learner.network, declared)
+    parameters = sum(p.numel() * p.element_size() for p in model.parameters()) + growth
     waiting = learner.stream_batch * learner.method.choices
     items = {
         "parameters": parameters,
-        "buffers": sum(b.numel() * b.element_size() for b in learner.model.buffers()),
+        "buffers": sum(b.numel() * b.element_size() for b in model.buffers()),
         "memory": learner.memory.nbytes(rule),
-        "stream batch": waiting * bytes_per_slot(learner.memory.columns[:2], rule),
+        "stream batch": waiting * bytes_per_slot(learner.memory.columns[: len(learner.problem.columns()) + 1], rule),
         "selection": learner.selection.nbytes(),
         "retrieval": learner.retrieval.nbytes(),
-        "method": learner.method.nbytes() + _reserved_copies(learner, head.out_features + rows),
+        "method": learner.method.nbytes() + _reserved_copies(learner, declared),
         "freezing": learner.freezing.nbytes(parameters),
     }
     return {name: count for name, count in items.items() if count}
@@ -42,22 +39,35 @@ def _copies_of_head(learner: Learner) -> list[int]:
     return [len(each[weight]) for each in kept if isinstance(each, dict) and weight in each]
 
 
-def _reserved_copies(learner: Learner, rows: int) -> int:
-    """Bytes that copies of the head will take when it has so many rows, beyond what they take now."""
-    return sum((rows - there) * _row_bytes(learner) for there in _copies_of_head(learner))
+def _reserved_copies(learner: Learner, declared: int) -> int:
+    """Bytes that copies of the head will take when all classes are there, beyond what they take now."""
+    copies = _copies_of_head(learner)
+    if not copies:
+        return 0
+    head = learner.head
+    row = 4 * (head.in_features + (head.bias is not None))
+    return sum((max(head.out_features, declared) - there) * row for there in copies)
 
 
 def working_bytes(learner: Learner) -> dict[str, int]:
     """Memory beside the budget: optimizer state, gradients, and indices that the content determines."""
-    moments = sum(
-        value.numel() * value.element_size()
-        for state in learner.optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, Tensor)
-    )
-    gradients = sum(p.numel() * p.element_size() for p in learner.model.parameters())
-    index = learner.memory.index_nbytes() + learner.retrieval.index_nbytes()
-    return {"optimizer": moments, "gradients": gradients, "index": index}
+    return {
+        **learner.network.working_nbytes(),
+        "index": learner.memory.index_nbytes() + learner.retrieval.index_nbytes(),
+    }
+
+
+def fit_slots(learner: Learner) -> None:
+    """Where nobody said how many slots there are: as many as fit beside everything else."""
+    budget = learner.budget.bytes
+    if budget is None or learner.slots is not None:
+        return
+    fixed, per_slot = learner.nbytes() - learner.memory.nbytes(), bytes_per_slot(learner.memory.columns)
+    learner.slots = (budget - fixed) // per_slot
+    if learner.slots < 1:
+        raise _too_small(budget, "the model and one slot", fixed + per_slot)
+    learner.memory = learner.parts.memory()
+    learner.memory.watch(learner.retrieval)
 
 
 def give_up_slots(learner: Learner) -> None:
@@ -83,21 +93,14 @@ def refuse_class_without_room(learner: Learner) -> None:
     budget = learner.budget.bytes
     if budget is None:
         return
-    declared = learner.data.classes or 0
-    classes = max(len(learner.class_labels) + 1, declared)
-    rows = max(0, classes - max(learner.head.out_features, declared))
-    part, facts = learner.method.retrieval, replace(learner.facts, classes=classes)
-    retrieval = make_retrieval(part, learner.settings.retrieval, facts)
-    growth = rows * _row_bytes(learner) * (1 + len(_copies_of_head(learner))) + max(
-        0, retrieval.nbytes() - learner.retrieval.nbytes()
-    )
+    classes = max(len(learner.class_labels) + 1, learner.problem.classes or 0)
+    retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, learner.parts.facts(classes))
+    declared = learner.problem.growth(learner.network, learner.problem.classes or 0)
+    growth = (learner.problem.growth(learner.network, classes) - declared) * (1 + len(_copies_of_head(learner)))
+    growth += max(0, retrieval.nbytes() - learner.retrieval.nbytes())
     smallest = learner.nbytes() - learner.memory.nbytes() + growth + bytes_per_slot(learner.memory.columns)
     if smallest > budget:
         raise _too_small(budget, f"{classes} classes and one slot", smallest)
-
-
-def _row_bytes(learner: Learner) -> int:
-    return 4 * (learner.head.in_features + (learner.head.bias is not None))
 
 
 def _too_small(budget: int, what: str, smallest: int) -> BudgetedError:

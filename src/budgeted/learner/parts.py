@@ -1,20 +1,36 @@
-"""The parts that a method names, made by name or taken as they are."""
+"""The parts of a learner, made by name or taken as they are."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
+from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
-from budgeted.learner.settings import LearnerSettings
+from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
+from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
-from budgeted.replay import RETRIEVALS, SELECTIONS, Facts, Retrieval, Selection
+from budgeted.network import Network, SampledGradients
+from budgeted.problems import Classification, DataFacts, Problem
+from budgeted.replay import (
+    RETRIEVALS,
+    SELECTIONS,
+    Facts,
+    Memory,
+    Retrieval,
+    Selection,
+    Unlimited,
+    label_column,
+)
+
+if TYPE_CHECKING:
+    from budgeted.learner.learner import Learner
 
 T = TypeVar("T")
 
@@ -28,6 +44,106 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
     if isinstance(given, type) and issubclass(given, Method):
         return _made(f"method {given.name!r}", lambda: given(**settings))
     raise BudgetedError(f"{given!r} is no method: give a name such as 'al-sar', a class made from Method, or one of it")
+
+
+def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings, device: str) -> Problem:
+    """The problem as given, or the classification of images with these facts."""
+    if not isinstance(data, DataFacts):
+        return data
+    return Classification(
+        data,
+        settings.augmentation,
+        label_smoothing=settings.learner.label_smoothing,
+        channels_last=_channels_last(model, settings.learner),
+        device=device,
+    )
+
+
+class Parts:
+    """Makes the parts of one learner."""
+
+    account: type[Account] = Account
+    network_type: type[Network] = Network
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.own = learner.settings.learner
+
+    def network(self, model: nn.Module, device: torch.device) -> Network:
+        """A model at work for this learner, on the footing of every other; a method may ask for one more."""
+        learner, own = self.learner, self.own
+        layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
+        model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
+        optimizer = make_optimizer(own, model)
+        steps = None if learner.problem.samples is None else learner.problem.samples * (learner.iterations or 1)
+        example = learner.problem.example(2)
+        by_name = isinstance(example, Mapping)
+        freezing = LayerFreezing(
+            model,
+            self._policy(),
+            () if by_name else example,
+            keywords=example if by_name else None,
+            loss=learner.problem.for_price if learner.method.plain() else "graph",
+            optimizer=optimizer,
+            granularity=own.granularity,
+            batch_norm=own.batch_norm,
+        )
+        network = self.network_type(
+            model,
+            learner.account,
+            freezing,
+            optimizer,
+            learner.problem.example,
+            schedule=make_schedule(own, optimizer, steps),
+            autocast=own.autocast,
+            sample=lambda: SampledGradients(
+                model,
+                fraction=own.sampled_fraction,
+                group=own.sampled_group,
+                seed=learner.seed,
+                exclude=[freezing.chain.head],
+            ),
+        )
+        learner.problem.fits(network)
+        return network
+
+    def retrieval(self) -> Retrieval:
+        learner = self.learner
+        retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, self.facts())
+        if retrieval.wants_gradients and self.own.sampled_mode == "training":
+            learner.network.sample_gradients()
+        return retrieval
+
+    def facts(self, classes: int | None = None) -> Facts:
+        learner = self.learner
+        known = learner.problem.classes if classes is None else classes
+        return Facts(known, lambda: len(learner.network.sampled), learner.batch_size, learner.stream_batch)
+
+    def selection(self) -> Selection:
+        learner = self.learner
+        unlimited = learner.slots is None and learner.budget.bytes is None
+        if not unlimited and learner.method.selection == "unlimited":
+            raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
+        return Unlimited() if unlimited else make_selection(learner.method.selection, learner.settings.selection)
+
+    def memory(self) -> Memory:
+        """With the processor, where samples are prepared; batches go to the device."""
+        learner = self.learner
+        columns = (
+            *learner.problem.columns(),
+            label_column(learner.problem.classes),
+            *learner.method.columns(learner.problem.classes),
+            *learner.retrieval.columns,
+        )
+        return Memory(columns, 1 if learner.slots is None and learner.budget.bytes is not None else learner.slots)
+
+    def _policy(self) -> FreezingPolicy:
+        name, given = self.learner.method.freezing, dict(self.learner.settings.freezing)
+        if not isinstance(name, str):
+            return name
+        if name in ("random", "adaptive"):
+            given.setdefault("seed", self.learner.seed)
+        return policy(name, **given)
 
 
 def make_selection(part: Selection | str, settings: Mapping[str, Any]) -> Selection:
@@ -55,15 +171,19 @@ def _made(what: str, make: Callable[[], T]) -> T:
         raise BudgetedError(f"{what}: {error}") from error
 
 
-def make_optimizer(settings: LearnerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    rate, decay = settings.learning_rate, settings.weight_decay
+def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
+    parameters, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, rate, weight_decay=decay, fused=True)
 
 
-def make_schedule(settings: LearnerSettings, optimizer: Optimizer, steps: int | None) -> LRScheduler | None:
+def make_schedule(settings: LearnerSettings, optimizer: Optimizer, steps: float | None) -> LRScheduler | None:
     if settings.schedule == "constant":
         return None
-    return CosineAnnealingLR(optimizer, max(1, steps or 1))
+    return CosineAnnealingLR(optimizer, max(1, int(steps or 1)))
+
+
+def _channels_last(model: nn.Module, settings: LearnerSettings) -> bool:
+    return settings.channels_last and any(isinstance(module, nn.Conv2d) for module in model.modules())

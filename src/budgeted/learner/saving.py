@@ -14,10 +14,10 @@ from torch import nn
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
-from budgeted.learner.augment import Augmentation
-from budgeted.learner.learner import DataFacts, Learner
+from budgeted.learner.learner import Learner
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
+from budgeted.problems import Augmentation, DataFacts
 
 
 def save(learner: Learner, folder: Path) -> None:
@@ -93,7 +93,7 @@ def _described(learner: Learner) -> dict[str, Any]:
         "slots": learner.slots,
         "iterations": learner.iterations,
         "budget": dataclasses.asdict(learner.budget),
-        "spend_savings": learner.savings is not None,
+        "spend_savings": learner.pace.spend_savings,
         "settings": dataclasses.asdict(learner.settings),
         "seed": learner.seed,
         "device": str(learner.device),

@@ -12,8 +12,8 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
-from budgeted.learner.augment import Augmentation
 from budgeted.methods import Method
+from budgeted.problems.augment import Augmentation
 from budgeted.replay import RETRIEVALS, SELECTIONS
 
 Autocast = Literal["none", "bfloat16", "float16"]

@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
-from budgeted.learner.head import grow
 from budgeted.learner.learner import Learner, StepRecord
+from budgeted.problems.batches import at, stacked
 
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"
-FORMAT = 2
+FORMAT = 3
 
 
 class BadCheckpoint(BudgetedError):
@@ -41,9 +41,11 @@ def tensors_of(learner: Learner) -> dict[str, Tensor]:
         for name, tensor in getattr(learner, part).state().items():
             tensors[f"{part}.{name}"] = tensor
     tensors |= {f"freezing.{name}": tensor for name, tensor in learner.freezing.tensors().items()}
-    if learner._waiting:
-        tensors["waiting.samples"] = torch.stack([sample for sample, _ in learner._waiting])
-        tensors["waiting.rows"] = torch.tensor([row for _, row in learner._waiting])
+    if learner.waiting:
+        samples = stacked([sample for sample, _ in learner.waiting])
+        parts = {"samples": samples} if isinstance(samples, Tensor) else samples
+        tensors |= {f"waiting.{name}": tensor for name, tensor in parts.items()}
+        tensors["waiting.rows"] = torch.tensor([row for _, row in learner.waiting])
     # safetensors takes no shared or strided storage; a copy also keeps what later steps would overwrite
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
@@ -55,20 +57,16 @@ def numbers_of(learner: Learner) -> dict[str, Any]:
         "method": learner.method.name,
         "class_labels": learner.class_labels,
         "arrived": learner.arrived,
-        "steps": learner.steps,
-        "due": learner._due.state(),
+        "pace": learner.pace.state(),
         "last_loss": None if learner.last is None else learner.last.loss,
         "learning_rates": [float(group["lr"]) for group in learner.optimizer.param_groups],
-        "spent_up": learner.spent_up,
-        "recent": [] if learner.savings is None else learner.savings.state(),
-        "extras": learner._extras,
         "frozen_counts": learner.frozen_counts,
         "frozen_share": learner.frozen_share,
         "generators": learner.generators.state(),
         "freezing": learner.freezing.state_dict(),
         "ledger": learner.ledger.state_dict(),
-        "schedule": None if learner.schedule is None else learner.schedule.state_dict(),
-        "scaler": None if learner.scaler is None else learner.scaler.state_dict(),
+        "schedule": None if learner.network.schedule is None else learner.network.schedule.state_dict(),
+        "scaler": None if learner.network.scaler is None else learner.network.scaler.state_dict(),
     }
 
 
@@ -80,31 +78,23 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
             f"the checkpoint is of method {numbers.get('method')!r} (format {numbers.get('format')}), "
             f"this is {learner.method.name!r} (format {FORMAT}): resume with the settings it was saved with"
         )
-    learner.class_labels = [int(label) for label in numbers["class_labels"]]
-    learner._rows = {label: row for row, label in enumerate(learner.class_labels)}
-    grow(learner.head, len(learner.class_labels), learner.optimizer, learner.generators["head"])
+    learner.problem.meet(*(_key(key) for key in numbers["class_labels"]))
+    learner.problem.grow(learner.network, len(learner.class_labels), learner.generators["head"])
     _fill_model(learner, tensors)
     _fill_optimizer(learner, tensors)
     learner.memory.load_state(_part("memory", tensors))
     learner.memory.watch(learner.retrieval)
     for part in ("retrieval", "selection", "method"):
         getattr(learner, part).load_state(_part(part, tensors), learner.device)
-    learner._waiting = [
-        (sample, int(row))
-        for sample, row in zip(
-            tensors.get("waiting.samples", torch.empty(0)), tensors.get("waiting.rows", torch.empty(0)), strict=True
-        )
-    ]
-    learner.arrived, learner.steps = int(numbers["arrived"]), int(numbers["steps"])
-    learner._due.load_state(numbers["due"])
-    learner.spent_up = bool(numbers["spent_up"])
+    waiting = _part("waiting", tensors)
+    rows = waiting.pop("rows", torch.empty(0))
+    samples = waiting.get("samples", waiting)
+    learner.waiting = [(at(samples, place), int(row)) for place, row in enumerate(rows)]
+    learner.pace.load_state(numbers["pace"])
     if numbers["last_loss"] is not None:
         learner.last = StepRecord(float(numbers["last_loss"]), frozenset(), 0.0, {})
     for group, rate in zip(learner.optimizer.param_groups, numbers["learning_rates"], strict=True):
         group["lr"] = float(rate)
-    if learner.savings is not None:
-        learner.savings.load_state(numbers["recent"])
-    learner._extras = int(numbers["extras"])
     learner.frozen_counts = [int(count) for count in numbers["frozen_counts"]]
     learner.frozen_share = float(numbers["frozen_share"])
     learner.generators.load_state(numbers["generators"])
@@ -112,10 +102,16 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     learner.freezing.load_state_dict(numbers["freezing"])
     learner.freezing.load_tensors(_part("freezing", tensors))
     learner.ledger.load_state_dict(numbers["ledger"])
-    if learner.schedule is not None:
-        learner.schedule.load_state_dict(numbers["schedule"])
-    if learner.scaler is not None:
-        learner.scaler.load_state_dict(numbers["scaler"])
+    learner.arrived = int(numbers["arrived"])
+    if learner.network.schedule is not None:
+        learner.network.schedule.load_state_dict(numbers["schedule"])
+    if learner.network.scaler is not None:
+        learner.network.scaler.load_state_dict(numbers["scaler"])
+
+
+def _key(written: Any) -> Any:
+    """A key as it was: JSON makes lists of tuples."""
+    return tuple(_key(each) for each in written) if isinstance(written, list) else written
 
 
 def _fill_model(learner: Learner, tensors: Mapping[str, Tensor]) -> None:

@@ -33,15 +33,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost, total
-from budgeted.budget.watched import watched
 from budgeted.errors import BudgetedError
 from budgeted.methods.bias import IDENTITY, Correction, fit
-from budgeted.methods.course import Costs, Course, part, together
-from budgeted.methods.evaluated import answers_of, evaluated, price_of
+from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Selection
-from budgeted.replay.view import LearnerView
 
 
 @METHODS.register("bic")
@@ -80,14 +76,15 @@ class BiasCorrection(Method):
             if not fits:
                 raise BudgetedError(f"method.{name} of bic must be {wanted}, got {getattr(self, name)}")
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
-        if learner.data.classes is None:
+        classes, image = learner.problem.classes, learner.problem.columns()[0]
+        if classes is None:
             raise BudgetedError("bic reserves room for withheld samples of every class: say how many classes there are")
-        self._kept = torch.zeros(learner.data.classes, self.validation, *learner.data.input_shape, dtype=torch.uint8)
-        self._met = np.zeros(learner.data.classes, np.int32)  # samples of each class so far
-        self._held = np.zeros(learner.data.classes, np.int32)
-        self._teacher = self._model()  # its room, so that no slot must be given up when it comes
+        self._kept = torch.zeros(classes, self.validation, *image.shape, dtype=image.dtype)
+        self._met = np.zeros(classes, np.int32)  # samples of each class so far
+        self._held = np.zeros(classes, np.int32)
+        self._teacher = learner.network.copy_of_weights()  # its room, so that no slot must be given up when it comes
 
     # -- training ----------------------------------------------------------------------------------------------
 
@@ -113,29 +110,24 @@ class BiasCorrection(Method):
         classified = F.cross_entropy(logits, step.labels)
         if not self._teaches:
             return classified
-        taught = self._answers(step.images)
+        taught = self._answers(step.inputs)
         share = self._old / logits.shape[1]
         return share * distillation(logits[:, : self._old], taught, self.temperature) + (1 - share) * classified
 
     def _answers(self, images: Tensor) -> Tensor:
         """The teacher's, softened."""
-        answers = answers_of(self.learner, self._teacher, images)
+        answers = self.learner.network.answers_of(self._teacher, images)
         return self.learner.run("forward", _softened, answers, self._taught, self._old, self.temperature)
 
     def end_task(self) -> None:
         """From here on the model as it is teaches what it knows, with the correction that its last predictions had."""
         seen = len(self.learner.class_labels)
-        self._teacher, self._teaches = self._model(), True
+        self._teacher, self._teaches = self.learner.network.copy_of_weights(), True
         first = self._first_new(seen)
         fitted = self.corrected_teacher and self._correction.first == first
         self._taught = self._correction if fitted else IDENTITY
         if seen > self._old:
             self._before, self._old = self._old, seen
-
-    def _model(self) -> dict[str, Tensor]:
-        """A copy of the model as it is."""
-        model = self.learner.model
-        return {name: tensor.detach().clone() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
     def _first_new(self, seen: int) -> int:
         """The first of the classes that came last: behind the last boundary, or before it until others come."""
@@ -151,35 +143,15 @@ class BiasCorrection(Method):
         self._correction = IDENTITY
         if first == 0 or not held[:first].any() or not held[first:].any():
             return
-        most = price_of(self.learner, 2 * int(held.sum()))  # the fit on their logits is far below their forward
-        if not self.learner.affords(most):
-            return
+        if not self.learner.affords(self.learner.network.price_of(2 * int(held.sum()))):
+            return  # the fit on their logits is far below their forward
         samples = torch.cat([self._kept[row, : held[row]] for row in range(seen)])
         labels = torch.from_numpy(np.repeat(np.arange(seen), held))
-        logits = evaluated(self.learner, samples, "evaluation_training")[:, :seen]
-        self._correction, cost = watched(lambda: fit(logits, labels, first, self.decay))
-        self.learner.charge("evaluation_training", cost)
+        logits = self.learner.answers("evaluation_training", samples)[:, :seen]
+        self._correction = self.learner.network.run_once("evaluation_training", fit, logits, labels, first, self.decay)
 
     def corrected(self, logits: Tensor) -> Tensor:
         return self._correction(logits)
-
-    def most(self, new: int, batch: int) -> Cost:
-        if not self._teaches:
-            return NOTHING
-        return price_of(self.learner, batch)
-
-    def each_step(self, course: Course) -> Costs:
-        stretches = course.behind_boundaries()
-        taught = part(price_of(self.learner, course.batch), sum(share for share, _ in stretches))
-        return together(super().each_step(course), {"forward": taught})
-
-    def beside_steps(self, course: Course) -> Costs:
-        fits = []
-        for arrived in course.evaluations:
-            if course.boundaries and arrived > course.boundaries[0]:
-                held = int(np.minimum(course.counts(arrived) // self.every, self.validation).sum())
-                fits.append(price_of(self.learner, held))
-        return together(super().beside_steps(course), {"evaluation_training": total(fits)})
 
 
 def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:

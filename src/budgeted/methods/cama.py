@@ -24,8 +24,8 @@ from torch import Tensor
 
 from budgeted.errors import BudgetedError
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
+from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Step
-from budgeted.replay.view import LearnerView
 
 
 @METHODS.register("cama")
@@ -43,7 +43,7 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
         if self.recent < 1:
             raise BudgetedError(f"method.recent must be at least 1 confidence, got {self.recent}")
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
         # oldest first; NaN where a class has had fewer
         self.confidences = torch.full((self._width(), self.recent), torch.nan)
@@ -59,7 +59,7 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
         """How far a stored logit of this class moves to the new one."""
         known = self.confidences[label].double().numpy()
         known = known[~np.isnan(known)]
-        surplus = known.mean() - 1 / self.learner.head.out_features if known.size else 0.0
+        surplus = known.mean() - 1 / self.learner.network.linear_head.out_features if known.size else 0.0
         return float(np.clip(surplus, 0, 1))
 
     def _note(self, label: int, confidence: float) -> None:

@@ -34,14 +34,11 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
-from budgeted.methods.course import Costs, Course, part, together
-from budgeted.methods.evaluated import evaluated, price_of
+from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, PartName, Step
 from budgeted.replay import Column, Selection
 from budgeted.replay.importance import IMPORTANCE
-from budgeted.replay.view import LearnerView
 
 LOSS, TRAINED = "loss", "trained"
 
@@ -96,9 +93,9 @@ class SampleWiseImportance(Method):
             Column(TRAINED, (), torch.uint8, host=True),
         )
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
-        group = learner.optimizer.param_groups[0]
+        group = learner.network.optimizer.param_groups[0]
         self._rate = float(group["lr"])
         if self.adaptive_rate and "initial_lr" in group:  # left there by a schedule
             raise BudgetedError(
@@ -124,7 +121,7 @@ class SampleWiseImportance(Method):
         if self._steps % self.importance_period:
             return
         everything = memory.gather(np.arange(len(memory)))
-        answers = evaluated(self.learner, everything.samples, "retrieval")
+        answers = self.learner.answers("retrieval", everything.samples)
         losses = F.cross_entropy(answers, everything.labels, reduction="none").numpy()
         self._credit(losses.astype(np.float32))
 
@@ -172,20 +169,8 @@ class SampleWiseImportance(Method):
     def _take_turn(self) -> None:
         if self.adaptive_rate:
             higher = self._higher_turn(self._measured)
-            for group in self.learner.optimizer.param_groups:
+            for group in self.learner.network.optimizer.param_groups:
                 group["lr"] = self._rate / self.rate_step if higher else self._rate * self.rate_step
-
-    def most(self, new: int, batch: int) -> Cost:
-        if (self._steps + 1) % self.importance_period:
-            return NOTHING
-        return self._measuring(len(self.learner.memory))
-
-    def each_step(self, course: Course) -> Costs:
-        own = part(self._measuring(1), course.mean_stored() / self.importance_period)
-        return together(super().each_step(course), {"retrieval": own})
-
-    def _measuring(self, stored: int) -> Cost:
-        return price_of(self.learner, stored)
 
 
 def better_by_chance(lower: npt.NDArray[np.float64], higher: npt.NDArray[np.float64]) -> float:

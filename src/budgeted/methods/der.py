@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Column, Selection
-from budgeted.replay.view import LearnerView
 
 LOGITS = "logits"
 
@@ -51,9 +51,9 @@ class DarkExperienceReplay(Method):
             if not (math.isfinite(weight) and weight >= 0):
                 raise BudgetedError(f"method.{name} must be a number of 0 or more, got {weight}")
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
-        self.growing(learner.head.out_features)
+        self.growing(learner.network.linear_head.out_features)
         if learner.stream_batch == 0:
             raise BudgetedError(
                 "stored logits are those of samples of the stream, and a batch has none: raise learner.batch_size"

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from budgeted.errors import BudgetedError
+from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Selection
-from budgeted.replay.view import LearnerView
 
 
 @METHODS.register("ewc")
@@ -50,7 +50,7 @@ class ElasticWeightConsolidation(Method):
         if self.window < 1:
             raise BudgetedError(f"method.window must be at least 1 step, got {self.window}")
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
         self.fisher, self.importance, self.anchor = self._zeros(), self._zeros(), self._zeros()
         self.averaged = 0  # steps in the running mean
@@ -61,7 +61,7 @@ class ElasticWeightConsolidation(Method):
         super().after_backward(step)
         trained = {name: p for name, p in self._parameters().items() if p.grad is not None}
         gradients = [parameter.grad for parameter in trained.values() if parameter.grad is not None]
-        if self.learner.scaler is not None and not all(bool(g.isfinite().all()) for g in gradients):
+        if self.learner.network.scaler is not None and not all(bool(g.isfinite().all()) for g in gradients):
             return  # the scaler leaves this step out
         self.averaged += 1
         share = 1 / min(self.averaged, self.window)
@@ -106,7 +106,7 @@ class ElasticWeightConsolidation(Method):
                     kept[name] = padded
 
     def _parameters(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.learner.model.named_parameters() if p.requires_grad}
+        return {name: p for name, p in self.learner.network.model.named_parameters() if p.requires_grad}
 
     def _zeros(self) -> dict[str, Tensor]:
         return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._parameters().items()}

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, PartName
 from budgeted.models.initialise import DRAWN, draw
 from budgeted.replay import Selection
 from budgeted.replay.membership import Slots
-from budgeted.replay.view import LearnerView
 
 log = logging.getLogger("budgeted")
 _HARDLY_LESS = 0.9  # at a fraction of an iteration per sample, even spans of the stream are due uneven steps
@@ -67,14 +67,14 @@ class TrainsForEvaluation(Method):
         if self.restart not in ("draw", "given"):
             raise UnknownName("method.restart", self.restart, ("draw", "given"))
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
         if self.restart == "given":
-            head = {id(tensor) for tensor in learner.head.parameters()}
-            kept = {**dict(learner.model.named_parameters()), **dict(learner.model.named_buffers())}
+            head = {id(tensor) for tensor in learner.network.head.parameters()}
+            kept = {**dict(learner.network.model.named_parameters()), **dict(learner.network.model.named_buffers())}
             self._start = {name: kept[name].detach().clone() for name in kept if id(kept[name]) not in head}
             return
-        for name, module in learner.model.named_modules():
+        for name, module in learner.network.model.named_modules():
             own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
             if own and not isinstance(module, DRAWN):
                 raise BudgetedError(
@@ -86,29 +86,29 @@ class TrainsForEvaluation(Method):
         learner, stored = self.learner, len(self.learner.memory)
         if stored < 2 or learner.spent_up:
             return
-        batch = min(learner.settings.learner.batch_size, stored)
+        batch = min(learner.batch_size, stored)
         a_pass = -(-stored // batch)
         steps = self._steps(batch, a_pass)
         if steps == 0:
             return
         self._restart()
-        rates = [float(group["lr"]) for group in learner.optimizer.param_groups]
+        rates = [float(group["lr"]) for group in learner.network.optimizer.param_groups]
         shuffled = _batches(stored, batch, steps, learner.generator("technique"))
         for step, slots in enumerate(shuffled):
             share = self.last_rate + (1 - self.last_rate) * (1 + math.cos(math.pi * step / steps)) / 2
-            for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
+            for group, rate in zip(learner.network.optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * share
             drawn = learner.memory.gather(slots)
-            learner.practise(drawn.samples, drawn.labels, "evaluation_training")
-        for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
+            learner.practise("evaluation_training", drawn.samples, drawn.labels)
+        for group, rate in zip(learner.network.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        learner.optimizer.state.clear()  # the next training starts without it
+        learner.network.optimizer.state.clear()  # the next training starts without it
 
     def _steps(self, batch: int, a_pass: int) -> int:
         """Steps to train now: a pass over the memory at least, and hardly less a training than the last; or none."""
         learner = self.learner
         wanted = learner.due if self.epochs is None else self.epochs * a_pass
-        price = learner.practice_price(batch)
+        price = learner.network.practice_price(batch)
         least = a_pass if self.epochs is not None else max(a_pass, int(_HARDLY_LESS * self._trained))
         if not learner.affords(price * least):  # nor later: what is left only falls
             learner.end_training()
@@ -125,17 +125,17 @@ class TrainsForEvaluation(Method):
         """A model that has learned nothing, and an optimizer that remembers nothing."""
         learner = self.learner
         seed = int(learner.generator("technique").integers(2**62))
-        generator = torch.Generator(learner.device).manual_seed(seed)
-        learner.optimizer.state.clear()
+        generator = torch.Generator(learner.network.device).manual_seed(seed)
+        learner.network.optimizer.state.clear()
         if self.restart == "draw":
-            for name, module in learner.model.named_modules():
+            for name, module in learner.network.model.named_modules():
                 draw(name, module, generator)
             return
-        kept = {**dict(learner.model.named_parameters()), **dict(learner.model.named_buffers())}
+        kept = {**dict(learner.network.model.named_parameters()), **dict(learner.network.model.named_buffers())}
         with torch.no_grad():
             for name, tensor in self._start.items():
                 kept[name].copy_(tensor)
-        draw("head", learner.head, generator)
+        draw("head", learner.network.head, generator)
 
 
 def _batches(stored: int, batch: int, steps: int, generator: np.random.Generator) -> Iterator[Slots]:

@@ -19,21 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.freezing.policies import FreezingPolicy
-from budgeted.methods.course import Costs, Course
+from budgeted.methods.lent import LentToMethod
 from budgeted.registry import Registry
 from budgeted.replay import Column, Retrieval, Selection
 from budgeted.replay.membership import Slots
-from budgeted.replay.view import LearnerView
 
 T = TypeVar("T")
 Named: TypeAlias = str | T
@@ -49,9 +46,10 @@ class Step:
     """how many are of the stream"""
     slots: Slots
     """of the replayed ones"""
-    images: Tensor
+    inputs: Any
+    """what the model was called with"""
     labels: Tensor
-    """rows of the head"""
+    """rows of the keys, which are rows of the head where classes are learned"""
     columns: Mapping[str, Tensor]
     """what the slots of the replayed ones hold"""
 
@@ -80,17 +78,17 @@ class Method(Keeps):
     choices = 1
     """arrived samples that wait for one place in a batch; with more than one, `pick` says which take the places"""
 
-    _learner = cast("LearnerView | None", None)  # no annotation: it is no setting
+    _learner = cast("LentToMethod | None", None)  # no annotation: it is no setting
 
     @property
-    def learner(self) -> LearnerView:
+    def learner(self) -> LentToMethod:
         """The learner that the method is in."""
         if self._learner is None:
             raise BudgetedError(f"method {self.name!r} is in no learner yet: give it to one")
         return self._learner
 
     @learner.setter
-    def learner(self, learner: LearnerView) -> None:
+    def learner(self, learner: LentToMethod) -> None:
         self._learner = learner
 
     # -- verbs -------------------------------------------------------------------------------------------------
@@ -99,7 +97,7 @@ class Method(Keeps):
         """What it keeps in every slot."""
         return ()
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         """The learner is built."""
         self.learner = learner
 
@@ -114,7 +112,7 @@ class Method(Keeps):
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
         """Of the batch: a scalar."""
-        return F.cross_entropy(logits, step.labels)
+        return self.learner.problem.loss(logits, step.inputs, step.labels)
 
     def after_backward(self, step: Step) -> None:
         """Gradients are there, parameters have not moved."""
@@ -142,30 +140,6 @@ class Method(Keeps):
 
     def grown(self) -> None:
         """The head has got a new row."""
-
-    def close(self) -> None:
-        """The learner lets go of the model: hooks come off."""
-
-    # -- what it costs beside forward, backward and optimizer --------------------------------------------------
-
-    def operations(self, step: Step) -> int:
-        """What the loss and its backward run beyond a cross-entropy of the batch, under rule `real`."""
-        return 0
-
-    def most(self, new: int, batch: int) -> Cost:
-        """What it adds to the step that comes at most, beyond forward, backward and optimizer of its batch: `batch`
-        samples, `new` of them of the stream. A step is run if it can be paid, so a loose bound leaves compute unspent.
-        """
-        return NOTHING
-
-    def each_step(self, course: Course) -> Costs:
-        """What it adds to a training step, in the mean over such a course, beyond forward, backward and optimizer. Of
-        one that does not say, a plan takes what a few steps show."""
-        return {}
-
-    def beside_steps(self, course: Course) -> Costs:
-        """What it runs in such a course however many steps there are: for samples stored, for evaluations."""
-        return {}
 
     # -- what it is --------------------------------------------------------------------------------------------
 

@@ -23,13 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost, total
 from budgeted.errors import BudgetedError
-from budgeted.methods.course import Costs, Course, part, together
-from budgeted.methods.evaluated import price_of
+from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method
-from budgeted.replay.per_sample import PerSampleGradients, flat
-from budgeted.replay.view import LearnerView
+from budgeted.network.per_sample import flat
 
 
 @METHODS.register("ocs")
@@ -50,15 +47,14 @@ class OnlineCoreset(Method):
         if not (math.isfinite(self.tau) and self.tau >= 0):
             raise BudgetedError(f"method.tau must be a number of 0 or more, got {self.tau}")
 
-    def begin(self, learner: LearnerView) -> None:
+    def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
         if learner.stream_batch == 0:
             raise BudgetedError("coreset selection chooses among samples of the stream: raise learner.batch_size")
-        self._gradients = PerSampleGradients(learner.model)
 
     def pick(self, samples: Tensor, rows: Tensor) -> Tensor:
         stored = self._stored_of_others(rows)
-        scores = coreset_scores(self.learner, self._gradients, samples, rows, stored, self.tau)
+        scores = coreset_scores(self.learner, samples, rows, stored, self.tau)
         return scores.argsort(descending=True, stable=True)[: self.learner.stream_batch].cpu()
 
     def _stored_of_others(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,43 +65,19 @@ class OnlineCoreset(Method):
         stored = memory.gather(chosen.astype(np.int64))
         return stored.samples, stored.labels
 
-    def most(self, new: int, batch: int) -> Cost:
-        stream = self.learner.stream_batch
-        if new < stream or self.choices == 1:
-            return NOTHING  # all that wait have a place
-        return _price(self.learner, stream * self.choices + min(stream, len(self.learner.memory)))
-
-    def each_step(self, course: Course) -> Costs:
-        """Of the groups that wait, those with stored samples of other classes have an affinity."""
-        if self.choices == 1:
-            return super().each_step(course)
-        waiting = course.new * self.choices
-        found = []
-        for moment in course.moments(200):
-            stored = course.stored(moment - moment % waiting)
-            stored[course.labels[moment - moment % waiting :][:waiting]] = 0
-            found.append(_price(self.learner, waiting + min(course.new, int(stored.sum()))))
-        return together(super().each_step(course), {"similarity": part(total(found), 1 / len(found))})
-
 
 def coreset_scores(
-    learner: LearnerView,
-    gradients: PerSampleGradients,
-    samples: Tensor,
-    rows: Tensor,
-    stored: tuple[Tensor, Tensor],
-    tau: float,
+    learner: LentToMethod, samples: Tensor, rows: Tensor, stored: tuple[Tensor, Tensor], tau: float
 ) -> Tensor:
     """The score of each sample; gradients of all parameters, in evaluation mode; charged as similarity."""
     arrived, count = len(rows), len(stored[1])
-    images = learner.images_of(torch.cat([samples, stored[0]]) if count else samples)
-    labels = torch.cat([rows, stored[1]]).to(learner.device)
-    like = learner.head.weight.detach()
+    network = learner.network
+    images = learner.inputs_of(torch.cat([samples, stored[0]]) if count else samples)
+    labels = torch.cat([rows, stored[1]]).to(network.device)
+    like = network.linear_head.weight.detach()
     products, square = like.new_zeros(arrived, arrived + (count > 0)), like.new_zeros(())
-    with learner.aside():
-        for _, of_parameter in gradients(images, labels, together=count):
-            learner.run("similarity", _add_products, products, square, flat(of_parameter))
-    learner.charge("similarity", _price(learner, arrived + count))
+    for _, of_parameter in network.per_sample_gradients("similarity", images, labels, together=count):
+        learner.run("similarity", _add_products, products, square, flat(of_parameter))
     return learner.run("similarity", scores_of, products, square.sqrt(), tau)
 
 
@@ -132,9 +104,3 @@ def scores_of(products: Tensor, past: Tensor, tau: float) -> Tensor:
         return similarity + diversity
     affinity: Tensor = products[:, arrived] / (norms * past.clamp(min=1e-12))
     return similarity + diversity + tau * affinity
-
-
-def _price(learner: LearnerView, samples: int) -> Cost:
-    """Forward and backward of so many, their pixels scaled."""
-    pixels = samples * math.prod(learner.data.input_shape)
-    return price_of(learner, samples, backward=True) + Cost(0, 2 * pixels)

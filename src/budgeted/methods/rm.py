@@ -31,10 +31,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
-from budgeted.methods.course import Costs, Course, together
-from budgeted.methods.evaluated import evaluated, price_of
 from budgeted.methods.method import METHODS, Method, PartName
 from budgeted.replay.membership import Slots
 from budgeted.replay.selection import balanced_counts
@@ -69,7 +66,7 @@ class RainbowMemory(Method):
         if not crowded.size:
             return  # one slot has nothing to give
         candidates = np.flatnonzero(np.isin(memory.labels, crowded))
-        if not self.learner.affords(self._price(candidates.size)):
+        if not self.learner.affords(self.learner.network.price_of(self.views * candidates.size)):
             return  # greedy balancing goes on, which costs nothing
         uncertainty = self.uncertainty(candidates)
         leaving = []
@@ -83,29 +80,13 @@ class RainbowMemory(Method):
         samples = self.learner.memory.gather(slots).samples
         votes = torch.zeros(len(slots), len(self.learner.class_labels))
         for _ in range(self.views):
-            answers = evaluated(self.learner, samples, "retrieval", augment=True)[:, : votes.shape[1]]
+            answers = self.learner.answers("retrieval", samples, augment=True)[:, : votes.shape[1]]
             self.learner.run("retrieval", _vote, votes, answers)
         found: npt.NDArray[np.float64] = self.learner.run("retrieval", _disagreement, votes, self.views).numpy()
         return found
 
-    def beside_steps(self, course: Course) -> Costs:
-        """Every thinning of the stream to come: which classes are crowded then follows from what has arrived."""
-        thinnings = NOTHING
-        if course.slots is not None and course.slots > 1:
-            arrived, counts = 0, np.zeros(course.known(len(course)), np.int64)
-            while (full := arrived + course.slots - int(counts.sum())) < len(course):
-                counts += np.bincount(course.labels[arrived:full], minlength=len(counts))
-                quotas = balanced_counts(counts, self._staying(course.slots))
-                thinnings += self._price(int(counts[counts > quotas].sum()))
-                arrived, counts = full, quotas
-        return together(super().beside_steps(course), {"retrieval": thinnings})
-
     def _staying(self, capacity: int) -> int:
         return max(1, min(capacity - 1, round(capacity * (1 - self.spare))))
-
-    def _price(self, candidates: int) -> Cost:
-        """Of a thinning that looks at so many candidates."""
-        return price_of(self.learner, self.views * candidates)
 
 
 def thinned(members: Slots, uncertainty: npt.NDArray[np.float64], quota: int) -> Slots:

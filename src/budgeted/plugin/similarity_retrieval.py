@@ -30,10 +30,10 @@ from budgeted.budget.trace import tracing
 from budgeted.errors import BudgetedError
 from budgeted.freezing import block_chain
 from budgeted.freezing.hooks import only_for
+from budgeted.network.sampled_gradients import SampledGradients
 from budgeted.plugin.adaptive_freezing import AdaptiveFreezing
 from budgeted.plugin.replay_memory import ReplayMemory
 from budgeted.replay import SARSettings
-from budgeted.replay.sampled_gradients import SampledGradients
 from budgeted.replay.sar import SimilarityAwareRetrieval as Retrieval
 
 FORMAT = 1

@@ -21,15 +21,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.replay.incoming import MeetsTheStream, uniform_beside
+from budgeted.replay.lent import Lent
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
 from budgeted.replay.retrieval import RETRIEVALS, Facts
 from budgeted.replay.selection import SELECTIONS, Reservoir
-from budgeted.replay.shapley import features_of, features_price, shapley_operations, shapley_values
-from budgeted.replay.view import LearnerView
+from budgeted.replay.shapley import shapley_values
 
 
 @dataclass(frozen=True)
@@ -94,33 +93,17 @@ class AdversarialShapley(MeetsTheStream):
         self, memory: Memory, candidates: Slots, others: Slots, incoming: tuple[Tensor, Tensor]
     ) -> npt.NDArray[np.float32]:
         stored = memory.gather(np.concatenate([candidates, others]))
-        features = features_of(self.learner, torch.cat([stored.samples, incoming[0]]))
+        network = self.learner.network
+        features = network.features("retrieval", self.learner.inputs_of(torch.cat([stored.samples, incoming[0]])))
         labels = torch.cat([stored.labels, incoming[1].to(stored.labels.device)]).to(features.device)
-        players, asked = len(candidates), len(others)
-        self.learner.charge("retrieval", _price(self.learner, players, asked + len(incoming[1])))
-        values = shapley_values(
-            features[:players], labels[:players], features[players:], labels[players:], self.settings.neighbours
-        )
-        cooperative, adversarial = values[:asked], values[asked:]
-        if asked == 0:  # every stored sample is a candidate
-            cooperative = torch.zeros_like(values[:1])
-        if self.settings.score == "mean":
-            scores = cooperative.mean(0) - adversarial.mean(0)
-        else:
-            scores = cooperative.amax(0) - adversarial.amin(0)
+        players, asked, extreme = len(candidates), len(others), self.settings.score == "extreme"
+        values = network.run(
+            "retrieval", shapley_values, features[:players], labels[:players], features[players:], labels[players:],
+            self.settings.neighbours,
+        )  # fmt: skip
+        scores = network.run("retrieval", _scores, values, asked, extreme)
         found: npt.NDArray[np.float32] = scores.cpu().numpy()
         return found
-
-    def most(self, learner: LearnerView, new: int, batch: int) -> Cost:
-        memory = learner.memory
-        arrived, taken = self.coming(new, batch)
-        count = batch - new - taken
-        if self._draws_uniformly(memory, count, arrived, taken):
-            return NOTHING
-        of_each, enough = self._of_each(memory, count)
-        candidates = min(int(np.minimum(memory.counts, enough).sum()), len(memory) - taken)
-        others = min(int(np.minimum(memory.counts, of_each).sum()), len(memory) - taken)
-        return _price(learner, candidates, others + arrived) + Cost(0, batch + candidates)
 
     @staticmethod
     def _draws_uniformly(memory: Memory, count: int, arrived: int, taken: int) -> bool:
@@ -154,7 +137,7 @@ class ShapleySelection(Reservoir):
     def made(cls, settings: Mapping[str, Any]) -> Self:
         return cls(ASERSettings(**settings))
 
-    def consider(self, learner: LearnerView, samples: Tensor, labels: Tensor) -> None:
+    def consider(self, learner: Lent, samples: Tensor, labels: Tensor) -> None:
         """Decide on these samples, which are about to be offered to `select` one after the other."""
         memory, generator = learner.memory, learner.generator("selection")
         free = len(samples) if memory.capacity is None else max(0, memory.capacity - len(memory))
@@ -166,21 +149,18 @@ class ShapleySelection(Reservoir):
         asked = of_every_class(memory, of_each, np.zeros(0, np.int64), generator)
         rare = self._rare(memory, labels, len(learner.class_labels), generator)
         beside = min(of_each * int(np.count_nonzero(memory.counts)), len(memory) - len(asked))
-        price = _price(
-            learner, beside + len(samples), len(asked) + len(rare), passed=len(asked) + beside + len(samples)
-        )
-        if beside == 0 or not learner.affords(price):
+        passed = len(asked) + beside + len(samples)
+        if beside == 0 or not learner.affords(learner.network.price_of(passed)):
             return
         players = uniform_beside(memory, beside, asked, generator)
         stored = memory.gather(np.concatenate([asked, players]))
-        features = features_of(learner, torch.cat([stored.samples, samples]))
+        features = learner.network.features("retrieval", learner.inputs_of(torch.cat([stored.samples, samples])))
         known = torch.cat([stored.labels, labels.to(stored.labels.device)]).to(features.device)
         evaluation = torch.cat([torch.arange(len(asked)), len(stored.labels) + rare])
-        values = shapley_values(
-            features[len(asked) :], known[len(asked) :], features[evaluation], known[evaluation],
+        values = learner.network.run(
+            "retrieval", _worth, features[len(asked) :], known[len(asked) :], features[evaluation], known[evaluation],
             self.settings.neighbours,
-        ).sum(0)  # fmt: skip
-        learner.charge("retrieval", price)
+        )  # fmt: skip
         self._decided = [*[None] * free, *decisions(values.cpu().numpy(), players)]
 
     def select(self, memory: Memory, label: int, generator: np.random.Generator) -> int | None:
@@ -223,7 +203,14 @@ def of_every_class(memory: Memory, count: int, taken: Iterable[int], generator: 
     return np.concatenate(chosen)
 
 
-def _price(learner: LearnerView, players: int, asked: int, passed: int | None = None) -> Cost:
-    """Values of `players` for `asked` samples, and the forward of all of them or of `passed`."""
-    values = shapley_operations(players, asked, learner.head.in_features) + 2 * players * asked
-    return features_price(learner, players + asked if passed is None else passed) + Cost(0, values)
+def _scores(values: Tensor, asked: int, extreme: bool) -> Tensor:
+    """Of use for the first samples, which are stored, and of none for the others, which arrived."""
+    cooperative, adversarial = values[:asked], values[asked:]
+    if asked == 0:  # every stored sample is a candidate
+        cooperative = torch.zeros_like(values[:1])
+    return cooperative.amax(0) - adversarial.amin(0) if extreme else cooperative.mean(0) - adversarial.mean(0)
+
+
+def _worth(players: Tensor, labels: Tensor, asked: Tensor, asked_labels: Tensor, neighbours: int) -> Tensor:
+    """What each player is worth for all that are asked."""
+    return shapley_values(players, labels, asked, asked_labels, neighbours).sum(0)

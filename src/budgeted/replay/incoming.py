@@ -14,10 +14,10 @@ import numpy as np
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.replay.lent import Lent
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
 from budgeted.replay.retrieval import Facts, Retrieval
-from budgeted.replay.view import LearnerView
 
 
 class MeetsTheStream(Retrieval):
@@ -29,7 +29,7 @@ class MeetsTheStream(Retrieval):
     def __init__(self, standing_in: int) -> None:
         """standing_in: how many of the samples stored last stand for the stream; 0 where batches have a stream part."""
         self._latest: deque[int] = deque(maxlen=standing_in)
-        self._learner: LearnerView | None = None
+        self._learner: Lent | None = None
         self._incoming: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
@@ -43,7 +43,7 @@ class MeetsTheStream(Retrieval):
     ) -> Slots:
         """`count` different slots beside those `taken`, which the memory has, for a batch with these samples."""
 
-    def meet(self, learner: LearnerView, samples: Tensor, labels: Tensor) -> None:
+    def meet(self, learner: Lent, samples: Tensor, labels: Tensor) -> None:
         self._learner, self._incoming = learner, (samples, labels)
 
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
@@ -60,13 +60,8 @@ class MeetsTheStream(Retrieval):
         chosen = self.choose(memory, count, generator, incoming, taken) if count else np.zeros(0, np.int64)
         return np.concatenate([taken, chosen])
 
-    def coming(self, new: int, batch: int) -> tuple[int, int]:
-        """Samples that the next draw will compare with, and how many of them stand for the stream and are drawn too."""
-        taken = 0 if new else min(len(self._latest), batch)
-        return new or taken, taken
-
     @property
-    def learner(self) -> LearnerView:
+    def learner(self) -> Lent:
         if self._learner is None:
             raise BudgetedError("this retrieval looks at the model: call meet() before draw()")
         return self._learner

@@ -16,18 +16,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import Tensor
 
-from budgeted.budget import NOTHING, Cost
 from budgeted.errors import BudgetedError
 from budgeted.replay.incoming import MeetsTheStream, uniform_beside
+from budgeted.replay.lent import Lent
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
 from budgeted.replay.retrieval import RETRIEVALS, Facts
-from budgeted.replay.view import LearnerView
 
 
 @dataclass(frozen=True)
@@ -70,56 +67,32 @@ class MaximallyInterfered(MeetsTheStream):
         self.operations += 2 * looked_at  # the difference of losses, and one look at each for the largest
         return candidates[np.argsort(-increase, kind="stable")[:count]]
 
-    def most(self, learner: LearnerView, new: int, batch: int) -> Cost:
-        arrived, taken = self.coming(new, batch)
-        count = batch - new - taken
-        looked_at = min(max(self.settings.candidates, count), len(learner.memory) - taken)
-        if looked_at == count or arrived == 0:
-            return NOTHING
-        passes = _price(learner, _like(learner, max(2, arrived)), _like(learner, looked_at))
-        return passes + Cost(0, batch + 2 * looked_at)
 
-
-def loss_increase(learner: LearnerView, incoming: tuple[Tensor, Tensor], candidates: tuple[Tensor, Tensor]) -> Tensor:
+def loss_increase(learner: Lent, incoming: tuple[Tensor, Tensor], candidates: tuple[Tensor, Tensor]) -> Tensor:
     """How much each candidate's loss rises under a virtual SGD step on `incoming`; charged as retrieval."""
-    model = learner.model
     if len(incoming[1]) == 1:  # batch norm wants two; the mean loss of a sample and itself is its own
         incoming = incoming[0].repeat(2, 1, 1, 1), incoming[1].repeat(2)
-    images, asked = learner.images_of(incoming[0]), learner.images_of(candidates[0])
-    labels, asked_labels = incoming[1].to(learner.device), candidates[1].to(learner.device)
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    training = model.training
-    model.train()
-    with learner.aside(), torch.enable_grad():
-        loss = F.cross_entropy(_run(model, parameters, images), labels)
-        gradients = torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)
-    with learner.aside(), torch.no_grad():
-        rates = {id(p): float(group["lr"]) for group in learner.optimizer.param_groups for p in group["params"]}
-        virtual = {
-            name: p if gradient is None else p - rates.get(id(p), 0.0) * gradient
-            for (name, p), gradient in zip(parameters.items(), gradients, strict=True)
-        }
-        before = F.cross_entropy(_run(model, parameters, asked), asked_labels, reduction="none")
-        after = F.cross_entropy(_run(model, virtual, asked), asked_labels, reduction="none")
-    learner.charge("retrieval", _price(learner, images, asked))
-    model.train(training)
+    network = learner.network
+    labels, asked_labels = incoming[1].to(network.device), candidates[1].to(network.device)
+    asked = learner.inputs_of(candidates[0])
+    loss = lambda outputs: F.cross_entropy(outputs, labels)  # noqa: E731
+    gradients = network.gradients("retrieval", learner.inputs_of(incoming[0]), loss)
+    rates = {id(p): float(group["lr"]) for group in network.optimizer.param_groups for p in group["params"]}
+    moving = {name: p for name, p in network.model.named_parameters() if gradients.get(name) is not None}
+    moved = network.run(
+        "retrieval",
+        _virtual,
+        [*moving.values()],
+        [gradients[name] for name in moving],
+        [rates.get(id(p), 0.0) for p in moving.values()],
+    )
+    before, after = (
+        F.cross_entropy(network.outputs_with(weights, asked, "retrieval"), asked_labels, reduction="none")
+        for weights in ({}, dict(zip(moving, moved, strict=True)))
+    )
     return after - before
 
 
-def _run(model: nn.Module, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
-    """The model's outputs with these parameters; what its buffers learn from the pass is lost with their copies."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    logits: Tensor = functional_call(model, {**parameters, **buffers}, (images,))
-    return logits
-
-
-def _price(learner: LearnerView, images: Tensor, candidates: Tensor) -> Cost:
-    """A training pass on what arrived, the virtual step, two forwards of the candidates, and their pixels' scaling."""
-    passes = learner.pass_price(images, backward=True) + 2 * learner.pass_price(candidates)
-    stepped = sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
-    return passes + Cost(0, 2 * stepped + 2 * images.numel() + 2 * candidates.numel())
-
-
-def _like(learner: LearnerView, count: int) -> Tensor:
-    """A batch's shape without data."""
-    return torch.empty(count, *learner.data.input_shape, device="meta")
+def _virtual(parameters: list[Tensor], gradients: list[Tensor], rates: list[float]) -> list[Tensor]:
+    """Copies of the parameters, a plain SGD step further."""
+    return [p - rate * gradient for p, gradient, rate in zip(parameters, gradients, rates, strict=True)]

@@ -10,13 +10,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from budgeted.budget import NOTHING, Cost
 from budgeted.budget.kept import Keeps
 from budgeted.registry import Registry
 from budgeted.replay.column import Column
+from budgeted.replay.lent import Lent
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
-from budgeted.replay.view import LearnerView
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,8 @@ class Retrieval(Keeps, ABC):
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         """min(batch_size, len(memory)) different slots, in the order drawn."""
 
-    def meet(self, learner: LearnerView, samples: torch.Tensor, labels: torch.Tensor) -> None:
-        """These samples of the stream (uint8) will be in the batch; what is run on the model is charged."""
-
-    def most(self, learner: LearnerView, new: int, batch: int) -> Cost:
-        """What the next `draw` runs on the model at most, for `batch` samples, `new` of them of the stream."""
-        return NOTHING
+    def meet(self, learner: Lent, samples: torch.Tensor, labels: torch.Tensor) -> None:
+        """These samples of the stream will be in the batch; what is run on the network is charged."""
 
     def observe(self, values: torch.Tensor, present: torch.Tensor, labels: torch.Tensor) -> None:
         """The step is done: `values` [B, d] are the gradients of each drawn sample at d sampled weights,

@@ -18,9 +18,9 @@ import torch
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.registry import Registry
+from budgeted.replay.lent import Lent
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
-from budgeted.replay.view import LearnerView
 
 
 class Selection(Keeps, ABC):
@@ -51,7 +51,7 @@ SELECTIONS: Registry[type[Selection]] = Registry("selection", "selections")
 class Considers(Protocol):
     """A selection that looks at all samples of a stream batch, and at the model, before they are offered to it."""
 
-    def consider(self, learner: LearnerView, samples: torch.Tensor, labels: torch.Tensor) -> None:
+    def consider(self, learner: Lent, samples: torch.Tensor, labels: torch.Tensor) -> None:
         """These samples (uint8) come next, in this order; what is run on the model is charged."""
 
 

@@ -13,15 +13,8 @@ Distances are squared Euclidean ones between features: what the model's head rea
 
 from __future__ import annotations
 
-import math
-
 import torch
-from torch import Tensor, nn
-
-from budgeted.budget import Cost
-from budgeted.replay.view import LearnerView
-
-_PRICED = 64  # samples of the batch whose price is traced; a forward in evaluation mode costs in proportion
+from torch import Tensor
 
 
 def shapley_values(
@@ -38,39 +31,3 @@ def shapley_values(
     steps[:, :-1] -= right[:, 1:] * weight[:-1]  # from one player to the next nearer one; the last stands alone
     values = steps.flip(1).cumsum(1).flip(1)
     return torch.empty_like(values).scatter_(1, order, values)
-
-
-def shapley_operations(players: int, asked: int, features: int) -> int:
-    """Operations of `shapley_values` under rule `real`: distances, sorting, and a few for every pair."""
-    pairs, squares = players * asked, 2 * features * (players + asked)
-    return 2 * pairs * features + squares + asked * features + pairs * (8 + math.ceil(math.log2(max(2, players))))
-
-
-@torch.no_grad()
-def features_of(learner: LearnerView, samples: Tensor) -> Tensor:
-    """What the head reads of these samples (uint8), not augmented, in evaluation mode; not charged."""
-    found: list[Tensor] = []
-
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        found.append(inputs[0].detach().float())
-
-    training = learner.model.training
-    handle = learner.head.register_forward_pre_hook(keep)
-    learner.model.eval()
-    try:
-        with learner.aside():
-            learner.model(learner.images_of(samples))
-    finally:
-        handle.remove()
-        learner.model.train(training)
-    return found[0]
-
-
-def features_price(learner: LearnerView, count: int) -> Cost:
-    """A forward of `count` samples in evaluation mode, and the scaling of their pixels."""
-    training = learner.model.training
-    learner.model.eval()
-    cost = learner.pass_price(torch.empty(_PRICED, *learner.data.input_shape, device="meta"))
-    learner.model.train(training)
-    pixels = math.prod(learner.data.input_shape)
-    return Cost(cost.paper * count // _PRICED, cost.real * count // _PRICED + 2 * pixels * count)

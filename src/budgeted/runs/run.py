@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from budgeted import models, streams
-from budgeted.budget import peak_memory
+from budgeted import streams
+from budgeted.budget import Rule, peak_memory
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
 from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
-from budgeted.learner.foreseen import boundaries_of, course_of, foreseen
 from budgeted.learner.learner import Learner
-from budgeted.learner.plan import facts_of, iterations_within, slots_within
 from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import alike, environment, refuse_other
 from budgeted.runs.folder import CONFIG, ENVIRONMENT, RunFolder, records_digest
 from budgeted.runs.knowledge import Knowledge, knowledge
 from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, f_last
+from budgeted.runs.plan import Planner, boundaries_of
 
 DEFAULT_SLOTS = 200
 
@@ -72,35 +71,17 @@ class Run:
     def _build_learner(self) -> Learner:
         config, info = self.config, self.dataset.info
         method, settings, budget = config.build_method(), config.build_settings(info.flips), config.budget()
-        facts = facts_of(info, len(self.stream))
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
-
-        def build(slots: int | None, iterations: float, classes: int = 1, **more: Any) -> Learner:
-            model = models.build(config.network, classes=classes, input_shape=info.input_shape, seed=config.seed)
-            return Learner(
-                model, method, facts, slots=slots, iterations=iterations, settings=settings, seed=config.seed,
-                device=config.device, **more,
-            )  # fmt: skip
-
-        iterations, samples = 1.0 if config.iterations is None else config.iterations, len(self.stream)
-        if budget.bytes is None and budget.compute is None and not config.spend_savings:
-            return build(slots, iterations)
-        course = course_of(
-            method, settings, info, samples, order=config.stream, slots=slots, eval_every=config.eval_every
-        )
-        probe = build(slots, 1.0, classes=course.mean_rows)
-        if budget.bytes is not None:
-            slots = slots_within(probe, config.network, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
-        if budget.compute is not None or config.spend_savings:
-            costs = foreseen(probe, config.network, replace(course, slots=slots))
-            if budget.compute is not None:
-                iterations = iterations_within(costs, budget.compute, samples)
-            else:
-                budget = budget.with_compute(costs.whole(iterations * samples).real, "real")
-        probe.close()
-        if config.byte_rule == "paper":  # the paper's bytes are not the ones that `nbytes()` counts
-            budget = budget.without_bytes()
-        return build(slots, iterations, budget=budget, spend_savings=config.spend_savings)
+        planner = Planner(
+            method, info, config.network, settings=settings, samples=len(self.stream), order=config.stream,
+            eval_every=config.eval_every, seed=config.seed, device=config.device,
+        )  # fmt: skip
+        rule: Rule = "paper" if config.byte_rule == "paper" else "real"
+        terms = planner.terms(budget, slots, config.iterations, rule, spends=config.spend_savings)
+        return planner.learner(
+            slots=terms.slots, iterations=terms.iterations, budget=terms.budget, spending=terms.spending,
+            spend_savings=config.spend_savings,
+        )  # fmt: skip
 
     # -- the run -------------------------------------------------------------------------------------------------
 

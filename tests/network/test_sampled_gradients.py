@@ -16,9 +16,9 @@ from torch.utils.checkpoint import checkpoint
 
 from budgeted import models
 from budgeted.errors import BudgetedError, UnknownName
-from budgeted.replay.sampled_gradients import SampledGradients
+from budgeted.network.sampled_gradients import SampledGradients
 from tests.nets import NETS, seeded
-from tests.replay.layers import (
+from tests.network.layers import (
     CASES,
     IMAGES,
     Recurrent,

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from budgeted.learner.fused_step import FusedStep
+from budgeted.network.fused_step import FusedStep
 from tests.nets import seeded
 
 

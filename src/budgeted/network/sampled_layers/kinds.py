@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
-from budgeted.replay.sampled_layers.convolution import SampledConvolution
-from budgeted.replay.sampled_layers.layer import SampledLayer
-from budgeted.replay.sampled_layers.linear import SampledLinear
-from budgeted.replay.sampled_layers.norm import SampledBatchNorm, SampledGroupNorm, SampledLayerNorm
+from budgeted.network.sampled_layers.convolution import SampledConvolution
+from budgeted.network.sampled_layers.layer import SampledLayer
+from budgeted.network.sampled_layers.linear import SampledLinear
+from budgeted.network.sampled_layers.norm import SampledBatchNorm, SampledGroupNorm, SampledLayerNorm
 
 KINDS: dict[type[nn.Module], type[SampledLayer[Any]]] = {
     nn.Conv1d: SampledConvolution,

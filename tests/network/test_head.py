@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from budgeted.learner.head import grow
+from budgeted.network.head import grow
 from budgeted.methods import METHODS
 from tests.bright_rows import samples
 from tests.learner.small import images, make, tiny

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from scipy.stats import chi2_contingency, chisquare
 
-from budgeted.learner.augment import Augmentation, AugmentationError, Augmenter, Draws
-from budgeted.learner.randaugment import MAGNITUDE_BINS, OPERATIONS, RandAugment
+from budgeted.problems.augment import Augmentation, AugmentationError, Augmenter, Draws
+from budgeted.problems.randaugment import MAGNITUDE_BINS, OPERATIONS, RandAugment
 
 Images = npt.NDArray[np.uint8]
 

@@ -30,7 +30,7 @@ from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.utils.hooks import RemovableHandle
 
 from budgeted.errors import BudgetedError
-from budgeted.replay.sampled_layers import Use, draw
+from budgeted.network.sampled_layers import Use, draw
 
 MOST_PRICES = 256  # prices kept: one for each frozen set and batch shape
 

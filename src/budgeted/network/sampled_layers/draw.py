@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from budgeted.errors import BudgetedError, UnknownName
-from budgeted.replay.sampled_layers.kinds import layer_kind
-from budgeted.replay.sampled_layers.layer import SampledLayer
+from budgeted.network.sampled_layers.kinds import layer_kind
+from budgeted.network.sampled_layers.layer import SampledLayer
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ from math import prod
 
 from torch import Tensor, nn
 
-from budgeted.replay.sampled_layers.gather import DotProducts, Gather, channel_offsets
-from budgeted.replay.sampled_layers.layer import SampledLayer, Use
+from budgeted.network.sampled_layers.gather import DotProducts, Gather, channel_offsets
+from budgeted.network.sampled_layers.layer import SampledLayer, Use
 
 
 class SampledLinear(SampledLayer[nn.Linear]):

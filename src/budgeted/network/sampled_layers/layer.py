@@ -8,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor, nn
 
-from budgeted.replay.sampled_layers.gather import Gather, channel_offsets
+from budgeted.network.sampled_layers.gather import Gather, channel_offsets
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
-from budgeted.learner.randaugment import MAGNITUDE_BINS, OPERATIONS, Booleans, Images, Integers, RandAugment
+from budgeted.problems.randaugment import MAGNITUDE_BINS, OPERATIONS, Booleans, Images, Integers, RandAugment
 
 _FULL_PADDING_SIDE = 32
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from budgeted.replay.sampled_layers.gather import Gather, channel_offsets
-from budgeted.replay.sampled_layers.layer import SampledLayer, Use
+from budgeted.network.sampled_layers.gather import Gather, channel_offsets
+from budgeted.network.sampled_layers.layer import SampledLayer, Use
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 

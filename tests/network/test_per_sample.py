@@ -12,9 +12,9 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from budgeted.audit import ExecutedOps
 from budgeted.replay import per_sample
-from budgeted.replay.per_sample import PerSampleGradients, flat
+from budgeted.network.per_sample import PerSampleGradients, flat
 from tests.nets import NETS
-from tests.replay.layers import CASES, built, channels_last, random
+from tests.network.layers import CASES, built, channels_last, random
 
 # What torch says of even kernels with padding "same", and of attention under vmap.
 pytestmark = [

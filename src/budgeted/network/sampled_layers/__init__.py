@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from budgeted.replay.sampled_layers.draw import DrawnLayer, Share, draw
-from budgeted.replay.sampled_layers.layer import SampledLayer, Use
+from budgeted.network.sampled_layers.draw import DrawnLayer, Share, draw
+from budgeted.network.sampled_layers.layer import SampledLayer, Use
 
 __all__ = ["DrawnLayer", "SampledLayer", "Share", "Use", "draw"]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from budgeted.replay.sampled_gradients import SampledGradients, SampledStep
+from budgeted.network.sampled_gradients import SampledGradients, SampledStep
 from tests.nets import Model, seeded
 
 Case = tuple[Callable[[], nn.Module], tuple[int, ...]]

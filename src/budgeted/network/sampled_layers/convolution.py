@@ -7,8 +7,8 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from budgeted.replay.sampled_layers.gather import DotProducts, Gather
-from budgeted.replay.sampled_layers.layer import SampledLayer, Use
+from budgeted.network.sampled_layers.gather import DotProducts, Gather
+from budgeted.network.sampled_layers.layer import SampledLayer, Use
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call, grad, vmap
 
-from budgeted.replay.evaluation_mode import evaluating
-from budgeted.replay.sampled_layers.convolution import Convolution
-from budgeted.replay.sampled_layers.kinds import layer_kind
+from budgeted.network.evaluation_mode import evaluating
+from budgeted.network.sampled_layers.convolution import Convolution
+from budgeted.network.sampled_layers.kinds import layer_kind
 
 _LAID_OUT = 2**18  # elements of windows at a time: they stay in the cache
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from budgeted import models
-from budgeted.replay.sampled_gradients import SampledGradients, SampledStep
-from tests.replay.layers import CASES, Recurrent, built, channels_last, collect, mean_loss, random
+from budgeted.network.sampled_gradients import SampledGradients, SampledStep
+from tests.network.layers import CASES, Recurrent, built, channels_last, collect, mean_loss, random
 
 # What torch says of even kernels with padding "same", and of attention in the oracle.
 pytestmark = [

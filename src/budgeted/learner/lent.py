@@ -1,0 +1,241 @@
+"""What a learner lends: to its parts, what they look at and run things with; to its user, predictions and accounts."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from budgeted.budget import Budget, BudgetSpent, Cost, Ledger, Purpose, Rule
+from budgeted.budget.account import Account
+from budgeted.errors import BudgetedError
+from budgeted.freezing import LayerFreezing
+from budgeted.learner.bytes import bytes_by_item, working_bytes
+from budgeted.learner.generators import Generators
+from budgeted.learner.pace import Pace
+from budgeted.learner.settings import Settings
+from budgeted.methods import Method
+from budgeted.network import Inputs, Network
+from budgeted.problems import Problem, Sample
+from budgeted.problems.batches import at, length
+from budgeted.replay import Memory
+
+T = TypeVar("T")
+_CHUNK = 128  # samples whose outputs are computed together, aside from training
+
+
+class Lends:
+    """The learner's side that the loop does not need."""
+
+    settings: Settings
+    method: Method
+    problem: Problem
+    network: Network
+    memory: Memory
+    pace: Pace
+    account: Account
+    ledger: Ledger
+    budget: Budget
+    generators: Generators
+    batch_size: int
+    frozen_share: float
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # another thread may predict at any moment
+        self._closed = False
+
+    # -- to its user -------------------------------------------------------------------------------------------
+
+    def outputs(self, samples: Sample) -> Any:
+        raise NotImplementedError
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Logits of uint8 images over the classes seen so far, in order of first appearance."""
+        if len(images) == 0:
+            return torch.empty(0, len(self.class_labels))
+        found: Tensor = self.outputs(images)
+        return found
+
+    def predict(self, samples: Any) -> Any:
+        """Answers to samples, labels for images; may be asked at any moment, from another thread too."""
+        with self.lock:
+            if not self.problem.keys:
+                raise BudgetedError("nothing was learned yet: call learn() before predict()")
+            if length(samples) == 0:
+                return self.problem.answer(torch.empty(0, len(self.class_labels)))
+            return self.problem.answer(self.outputs(samples))
+
+    def close(self) -> None:
+        """Take every hook off the model: it is the user's again. Predictions still work."""
+        self._closed = True
+        self.network.close()
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        with self.lock:
+            if self._closed:
+                raise BudgetedError("this learner was closed, and learns no more: make a new one, or load a saved one")
+            yield
+
+    def __copy__(self) -> NoReturn:
+        raise BudgetedError("a learner cannot be copied, it would share its model: save it and load it again")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def nbytes(self, rule: Rule = "real") -> int:
+        """Bytes that persist between steps and belong to the method."""
+        return sum(self.nbytes_by_item(rule).values())
+
+    def nbytes_by_item(self, rule: Rule = "real") -> dict[str, int]:
+        """The items of `nbytes`: what declared classes will need is reserved."""
+        return bytes_by_item(self, rule)  # type: ignore[arg-type]
+
+    def working_nbytes(self) -> dict[str, int]:
+        """Memory beside the budget: optimizer state, gradients, indices."""
+        return working_bytes(self)  # type: ignore[arg-type]
+
+    @property
+    def mean_frozen_share(self) -> float:
+        """Share of the backward that was not run, over all steps."""
+        return self.frozen_share / self.steps if self.steps else 0.0
+
+    # -- by another name ---------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Training steps so far."""
+        return self.ledger.steps
+
+    @property
+    def arrived(self) -> int:
+        """Samples so far."""
+        return self.ledger.arrived
+
+    @arrived.setter
+    def arrived(self, samples: int) -> None:
+        self.ledger.arrived = samples
+
+    @property
+    def iterations(self) -> float | None:
+        return self.pace.iterations
+
+    @iterations.setter
+    def iterations(self, iterations: float) -> None:
+        self.pace.iterations = iterations
+
+    @property
+    def spent_up(self) -> bool:
+        """Whether training has ended because the compute is spent."""
+        return self.pace.spent_up
+
+    @property
+    def model(self) -> nn.Module:
+        return self.network.model
+
+    @property
+    def head(self) -> nn.Linear:
+        return self.network.linear_head
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.network.optimizer
+
+    @property
+    def freezing(self) -> LayerFreezing:
+        return self.network.freezing
+
+    @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    @property
+    def data(self) -> Any:
+        """The facts of the data, where images are classified."""
+        return getattr(self.problem, "data", self.problem)
+
+    @property
+    def class_labels(self) -> list[Any]:
+        """Labels in order of first appearance: label of the head's row i."""
+        return self.problem.keys
+
+    def rows_of(self, labels: Sequence[Any]) -> list[int]:
+        """Labels as the head's rows; -1 for a class not met yet."""
+        return self.problem.rows_of(labels)
+
+    def block_names(self) -> list[str]:
+        """Module paths of the blocks, stem first, head last."""
+        return [block.name for block in self.network.freezing.chain.blocks]
+
+    # -- to its parts ------------------------------------------------------------------------------------------
+
+    def generator(self, name: str) -> np.random.Generator:
+        """The run's own generator for this purpose."""
+        return self.generators[name]
+
+    def inputs_of(self, samples: Sample, *, augment: bool = False) -> Any:
+        """What the model is called with for samples; varied as in training if asked."""
+        return self.problem.inputs(samples, self.generators["technique"] if augment else None)
+
+    def answers(self, purpose: Purpose, samples: Sample, *, augment: bool = False) -> Tensor:
+        """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`."""
+        count = length(samples)
+        chunks = (
+            self.inputs_of(at(samples, slice(start, start + _CHUNK)), augment=augment)
+            for start in range(0, count, _CHUNK)
+        )
+        return self.network.answers(purpose, chunks, count)
+
+    def practise(self, purpose: Purpose, samples: Sample, rows: Tensor) -> float:
+        """A plain training step outside the stream, varied, nothing frozen, charged to `purpose`; its loss."""
+        inputs: Inputs = self.inputs_of(samples, augment=True)
+        rows = rows.to(self.device)
+        return self.network.practise(purpose, inputs, lambda outputs: self.problem.loss(outputs, inputs, rows))
+
+    def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
+        """Run a function beside the model, without gradients, and charge what it executed."""
+        return self.network.run(purpose, function, *given)
+
+    def charge(self, purpose: Purpose, cost: Cost) -> None:
+        """Charge what was run aside; with the step under way, or at once between steps."""
+        self.account.charge(purpose, cost)
+
+    def affords(self, cost: Cost) -> bool:
+        """Would this fit into what is left of the compute?"""
+        return self.account.affords(cost)
+
+    @property
+    def due(self) -> int:
+        """Training steps that are due and were not run."""
+        return self.pace.due
+
+    def take_due(self, steps: int) -> None:
+        """Somebody else than the stream runs these of the steps that are due, as far as there are so many."""
+        self.pace.take(steps)
+
+    def end_training(self) -> None:
+        """What is left of the compute pays for no further training."""
+        self.pace.end(self.arrived, self.steps)
+
+    # -- what the loop asks of the budget ----------------------------------------------------------------------
+
+    def paid(self, act: Callable[[], None]) -> None:
+        """Do what a part wants to do between steps; if it cannot be paid, training ends."""
+        try:
+            act()
+        except BudgetSpent:
+            self.end_training()
+
+    def most(self, batch: int | None = None) -> int:
+        """What a step on so many samples, or on a full batch, costs at most under the budget's rule; 0 without one."""
+        if self.budget.compute is None:
+            return 0
+        return self.under(self.network.most(batch or self.batch_size))
+
+    def under(self, cost: Cost) -> int:
+        return 0 if self.budget.compute is None else cost.under(self.budget.compute.rule)

@@ -1,0 +1,47 @@
+"""What a learner lends to its method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from budgeted.budget import Purpose
+from budgeted.problems import Problem
+from budgeted.replay.lent import Lent
+
+T = TypeVar("T")
+
+
+class LentToMethod(Lent, Protocol):
+    """A learner as its method sees it."""
+
+    problem: Problem
+    batch_size: int
+    stream_batch: int
+    """how many samples of the stream are in a batch"""
+
+    @property
+    def spent_up(self) -> bool:
+        """Whether training has ended because the compute is spent."""
+
+    @property
+    def due(self) -> int:
+        """Training steps that are due and were not run."""
+
+    def take_due(self, steps: int) -> None:
+        """The method runs these of the steps that are due, as far as there are so many."""
+
+    def end_training(self) -> None:
+        """What is left of the compute pays for no further training: say so, once."""
+
+    def answers(self, purpose: Purpose, samples: Any, *, augment: bool = False) -> Tensor:
+        """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`."""
+
+    def practise(self, purpose: Purpose, samples: Any, rows: Tensor) -> float:
+        """A plain training step outside the stream, varied, nothing frozen, charged to `purpose`; its loss."""
+
+    def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
+        """Run a function beside the model, without gradients, and charge what it executed. What it costs must follow
+        from the shapes of the tensors given, and from whole numbers: what was met before is not watched again."""

@@ -1,0 +1,8 @@
+"""Networks at work: model, optimizer, freezing and sampled gradients together; what is run on one is charged."""
+
+from __future__ import annotations
+
+from budgeted.network.network import Autocast, Inputs, Network, called
+from budgeted.network.sampled_gradients import SampledGradients, SampledStep
+
+__all__ = ["Autocast", "Inputs", "Network", "SampledGradients", "SampledStep", "called"]

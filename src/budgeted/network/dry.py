@@ -1,0 +1,165 @@
+"""A network that is charged for everything as if it ran, and runs nothing: for a rehearsal of what a stream will cost.
+
+Outputs, features and gradients are zeros of the right shapes. Prices are those of the model as it was given: its head is
+not grown, or every new row would be traced anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+
+from budgeted.budget import Cost, Purpose
+from budgeted.freezing import FrozenStep
+from budgeted.network.network import Inputs, Network, _count, _given, _key, called
+from budgeted.network.sampled_gradients import SampledStep
+
+T = TypeVar("T")
+
+
+class DryNetwork(Network):
+    """The same verbs and the same charges; nothing of the model moves."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
+        self.rows = 0  # of the head, as far as it would have grown
+        self._results: dict[tuple[object, ...], Any] = {}
+        self._read: dict[int, tuple[SampledStep, int]] = {}
+        self._practice_prices: dict[int, Cost] = {}
+        self._named: list[str] = []
+        self._shapes: list[tuple[int, ...]] = []  # of one sample behind the named blocks
+
+    def forward(self, inputs: Inputs) -> Any:
+        self.model.train()
+        self.clear()
+        self._inputs = inputs
+        self._outputs = pytree.tree_map(_with_gradient, self._zeros(inputs))
+        return self._outputs
+
+    def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:
+        costs = self.freezing.foretell(loss, self._outputs, **_given(self._inputs))
+        for parameter in self.trained():
+            parameter.grad = parameter.detach()
+        return FrozenStep(frozenset(), costs, 0.0, float(loss.detach()))
+
+    def update(self) -> None:
+        self.freezing.step += 1
+
+    def note_features(self, names: Sequence[str]) -> None:
+        self._named = list(names)
+
+    def take_features(self) -> list[Tensor]:
+        if not self._shapes:
+            self._shapes = self._shapes_behind(self._named)
+        count = _count(self._inputs)
+        found = [_with_gradient(torch.zeros(count, *shape)) for shape in self._shapes]
+        for place, feature in enumerate(found):
+            self.freezing.mark_feature(place, feature)
+        return found
+
+    def take_sampled(self) -> tuple[SampledStep, int]:
+        """What reading them costs follows from the layers' shapes: a real pass shows it, once for each batch size."""
+        count = _count(self._inputs)
+        if count not in self._read:
+            real = pytree.tree_map(lambda each: torch.zeros(each.shape, dtype=each.dtype), self._inputs)
+            outputs = called(self.model, real)
+            torch.autograd.grad(outputs.float().sum(), self.trained(), allow_unused=True)
+            step = self.sampled.take()
+            self._read[count] = step, self.sampled.price(step.present)
+        return self._read[count]
+
+    def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
+        self.account.charge("similarity", self.price_of(_count(inputs), backward=True))
+        zeros = torch.zeros(_count(inputs), len(self.sampled))
+        return SampledStep(zeros, torch.ones(len(self.sampled), dtype=torch.bool)), 0
+
+    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int) -> Tensor:
+        self.account.charge(purpose, self.price_of(count))
+        return torch.zeros(count, self.rows)
+
+    def answers_of(self, weights: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose = "forward") -> Tensor:
+        self.account.charge(purpose, self.price_of(_count(inputs)))
+        return torch.zeros(_count(inputs), self.rows)
+
+    def outputs_with(self, parameters: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose) -> Tensor:
+        self.account.charge(purpose, self.price(inputs))
+        return torch.zeros(_count(inputs), self.rows)
+
+    def gradients(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> dict[str, Tensor | None]:
+        self.account.charge(purpose, self.price(inputs, backward=True))
+        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
+        self.account.charge(purpose, self.price_of(_count(inputs)))
+        return torch.zeros(_count(inputs), self.linear_head.in_features)
+
+    def per_sample_gradients(
+        self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
+    ) -> Iterator[tuple[str, Tensor]]:
+        self.account.charge(purpose, self.price_of(len(rows), backward=True))
+        count = len(rows) - together + (together > 0)
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                yield name, torch.zeros(()).expand(count, *parameter.shape)
+
+    def practise(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> float:
+        self.account.end_step({purpose: self.practice_price(_count(inputs))})
+        return 0.0
+
+    def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
+        """What was met before gives what it gave then."""
+        key = _key(purpose, function, given)
+        if key not in self._known:
+            self._results[key] = super().run(purpose, function, *given)
+        else:
+            self.account.charge(purpose, self._known[key])
+        found: T = self._results[key]
+        return found
+
+    def practice_price(self, batch: int) -> Cost:
+        if batch not in self._practice_prices:
+            self._practice_prices[batch] = super().practice_price(batch)
+        return self._practice_prices[batch]
+
+    def grow_head(self, rows: int, generator: np.random.Generator) -> None:
+        self.rows = rows
+
+    def _zeros(self, inputs: Inputs) -> Any:
+        """Outputs of the right shape."""
+        if isinstance(self.head, nn.Linear) and self.rows:
+            return torch.zeros(_count(inputs), self.rows)
+        return pytree.tree_map(
+            lambda each: torch.zeros(each.shape, dtype=each.dtype) if isinstance(each, Tensor) else each,
+            self._fake(inputs),
+        )
+
+    def _fake(self, inputs: Inputs) -> Any:
+        """Outputs without data."""
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode, self.aside():
+            fake = pytree.tree_map(lambda each: mode.from_tensor(torch.zeros_like(each, device="cpu")), inputs)
+            return called(self.model, fake)
+
+    def _shapes_behind(self, names: Sequence[str]) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+
+        def note(module: nn.Module, given: Any, output: Any) -> None:
+            found.append(tuple((output if isinstance(output, Tensor) else output[0]).shape[1:]))
+
+        handles = [self.model.get_submodule(name).register_forward_hook(note) for name in names]
+        self._fake(self.example(2))
+        for handle in handles:
+            handle.remove()
+        return found
+
+
+def _with_gradient(output: Any) -> Any:
+    """As if a model had put it out: with a place in a graph."""
+    if isinstance(output, Tensor) and output.is_floating_point():
+        return output.requires_grad_().view_as(output)
+    return output

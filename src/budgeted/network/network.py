@@ -1,0 +1,436 @@
+"""A network at work: a model with its optimizer and its freezing. What is run on it is charged because it ran.
+
+    outputs = network.forward(inputs)          one training step
+    done = network.backward(loss)
+    network.update()
+
+    network.answers(purpose, inputs)           aside from it: outputs in evaluation mode
+    network.gradients(purpose, inputs, loss)   gradients that no optimizer sees
+    network.practise(purpose, inputs, loss)    a whole training step, nothing frozen
+    network.run(purpose, function, ...)        anything else, beside the model
+
+Prices are traced once for each shape. A method may have several networks: one that it names in `kept` is saved,
+counted in bytes and charged like the learner's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.utils import _pytree as pytree
+from torch.utils.hooks import RemovableHandle
+
+from budgeted.budget import Cost, Purpose, total
+from budgeted.budget.account import Account
+from budgeted.budget.kept import Keeps
+from budgeted.budget.trace import tracing
+from budgeted.budget.watched import watched
+from budgeted.freezing import BadLoss, FrozenStep, LayerFreezing
+from budgeted.network.evaluation_mode import evaluating
+from budgeted.network.fused_step import FusedStep
+from budgeted.network.head import grow
+from budgeted.network.per_sample import PerSampleGradients
+from budgeted.network.sampled_gradients import SampledGradients, SampledStep
+
+T = TypeVar("T")
+Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
+"""What a model is called with: one tensor, or several by name."""
+Autocast = Literal["none", "bfloat16", "float16"]
+_PRICED = 128  # samples of the batch whose price is traced; a pass in evaluation mode costs in proportion
+
+
+class Network(Keeps):
+    """One model that is trained, and everything that is run on it."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        account: Account,
+        freezing: LayerFreezing,
+        optimizer: Optimizer,
+        example: Callable[[int], Inputs],
+        *,
+        schedule: LRScheduler | None = None,
+        autocast: Autocast = "none",
+        sample: Callable[[], SampledGradients] | None = None,
+    ) -> None:
+        """
+        account: what every run is charged to.
+        freezing: decides which blocks rest, and runs the backward; it knows the prices.
+        example: inputs for so many samples, without data.
+        sample: makes the sampled per-sample gradients, for a retrieval that wants them.
+        """
+        self.model = model
+        self.account = account
+        self.freezing = freezing
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.example = example
+        self.device = next(iter(model.parameters()), torch.empty(0)).device
+        self.scaler = torch.amp.GradScaler(self.device.type) if autocast == "float16" else None
+        self._autocast = autocast
+        self._update = FusedStep(optimizer)
+        self._sample = sample
+        self._sampled: SampledGradients | None = None
+        self._decided: Callable[[Sequence[nn.Parameter]], None] | None = None
+        self._known: dict[tuple[object, ...], Cost] = {}  # of what was run beside the model
+        self._per_sample: PerSampleGradients | None = None
+        self._features: dict[int, Tensor] = {}  # of the latest training forward, by their place
+        self._handles: list[RemovableHandle] = []
+
+    @property
+    def head(self) -> nn.Module:
+        """The last block's layer."""
+        return self.model.get_submodule(self.freezing.chain.head)
+
+    @property
+    def linear_head(self) -> nn.Linear:
+        head = self.head
+        assert isinstance(head, nn.Linear)
+        return head
+
+    # -- a training step ---------------------------------------------------------------------------------------
+
+    def forward(self, inputs: Inputs) -> Any:
+        """Outputs in training mode, as the backward that follows wants them."""
+        if not self.model.training:
+            self.model.train()
+        self.clear()
+        with self.autocast():
+            return called(self.model, inputs)
+
+    def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:
+        """Decide what rests and run the backward without it; `logits` and `rows` where the loss is a plain
+        cross-entropy."""
+        return self.freezing.backward(loss, logits, rows, decided=self._decided, scaler=self.scaler)
+
+    def update(self) -> None:
+        """Step the optimizer on the gradients that are there."""
+        if self.scaler is None:
+            self._update()
+        else:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        if self.schedule is not None:
+            self.schedule.step()
+
+    def clear(self) -> None:
+        """No parameter has a gradient: as zero_grad does, which takes a tenth of a small model's step."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._autocast == "none":
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, self._autocast))
+
+    # -- sampled per-sample gradients --------------------------------------------------------------------------
+
+    @property
+    def sampled(self) -> SampledGradients:
+        """Drawn when they are first asked for."""
+        if self._sampled is None:
+            assert self._sample is not None
+            self._sampled = self._sample()
+        return self._sampled
+
+    def sample_gradients(self) -> None:
+        """Collect them in every training step from now on."""
+        self.sampled.start()
+        self._decided = self.sampled.skip
+
+    def take_sampled(self) -> tuple[SampledStep, int]:
+        """Those of the step whose backward was just run, and what reading them cost."""
+        step = self.sampled.take()
+        scale = 1.0 if self.scaler is None else float(self.scaler.get_scale())
+        return SampledStep(step.values / scale, step.present), self.sampled.price(step.present)
+
+    def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
+        """Those of the same samples once more, with running statistics and nothing frozen, where each is the gradient
+        of one sample's loss; the pass is charged as similarity."""
+        cost = self.price_of(_count(inputs), backward=True)
+        self.account.require(cost)
+        with evaluating(self.model), self.freezing.paused(), self.sampled:
+            torch.autograd.grad(loss(called(self.model, inputs)), self.trained(), allow_unused=True)
+            step = self.sampled.take()
+        self.account.charge("similarity", cost)
+        return step, self.sampled.price(step.present)
+
+    # -- features from inside --------------------------------------------------------------------------------------
+
+    def note_features(self, names: Sequence[str]) -> None:
+        """From now on every training forward notes what these blocks put out, for a loss that reads it."""
+        for place, name in enumerate(names):
+            hook = partial(self._note_feature, place)
+            self._handles.append(self.model.get_submodule(name).register_forward_hook(hook))
+
+    def take_features(self) -> list[Tensor]:
+        """What the blocks put out in the latest training forward, in their order."""
+        found, self._features = self._features, {}
+        return [found[place] for place in sorted(found)]
+
+    def _note_feature(self, place: int, module: nn.Module, given: Any, output: Any) -> None:
+        if torch.is_grad_enabled() and not tracing() and self.freezing.listening:
+            feature = output if isinstance(output, Tensor) else output[0]
+            self._features[place] = feature
+            self.freezing.mark_feature(place, feature)
+
+    # -- aside from the training step --------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, forwards and backwards are no part of the training step: nobody notes or samples them."""
+        with self.freezing.paused(), contextlib.nullcontext() if self._sampled is None else self._sampled.paused():
+            yield
+
+    @torch.no_grad()
+    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int) -> Tensor:
+        """Outputs for `count` samples in evaluation mode, chunk after chunk; nothing of the model moves."""
+        cost = self.price_of(count)
+        self.account.require(cost)
+        with self.aside(), evaluating(self.model):
+            found = [called(self.model, inputs).float().cpu() for inputs in chunks]
+        self.account.charge(purpose, cost)
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def answers_of(self, weights: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose = "forward") -> Tensor:
+        """Outputs in evaluation mode with other parameters and buffers, such as an older model's.
+
+        Its head may have fewer rows than today's: those that are missing are not computed, and not charged.
+        """
+        count, head = _count(inputs), self.linear_head
+        missing = head.out_features - len(weights.get(f"{self.freezing.chain.head}.weight", head.weight))
+        macs, biases = count * missing * head.in_features, count * missing * (head.bias is not None)
+        cost = self.price_of(count) - Cost(macs + biases, 2 * macs + biases)
+        self.account.require(cost)
+        with self.aside(), evaluating(self.model):
+            outputs: Tensor = called(self.model, inputs, weights)
+        self.account.charge(purpose, cost)
+        return outputs
+
+    @torch.no_grad()
+    def outputs_with(self, parameters: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose) -> Tensor:
+        """Outputs in training mode with other parameters; what the buffers learn from the pass is forgotten."""
+        cost = self.price(inputs)
+        self.account.require(cost)
+        with self.aside(), training(self.model):
+            outputs: Tensor = called(self.model, inputs, {**parameters, **self._copied_buffers()})
+        self.account.charge(purpose, cost)
+        return outputs
+
+    def gradients(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> dict[str, Tensor | None]:
+        """Gradients of a loss of the outputs in training mode, by parameter; neither gradients nor buffers move."""
+        cost = self.price(inputs, backward=True)
+        self.account.require(cost)
+        wanted = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        with self.aside(), torch.enable_grad(), training(self.model):
+            outputs = called(self.model, inputs, {**wanted, **self._copied_buffers()})
+            found = torch.autograd.grad(loss(outputs), [*wanted.values()], allow_unused=True)
+        self.account.charge(purpose, cost)
+        return dict(zip(wanted, found, strict=True))
+
+    @torch.no_grad()
+    def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
+        """What the head reads, in evaluation mode."""
+        cost = self.price_of(_count(inputs))
+        self.account.require(cost)
+        found: list[Tensor] = []
+
+        def keep(module: nn.Module, given: tuple[Tensor, ...]) -> None:
+            found.append(given[0].detach().float())
+
+        handle = self.head.register_forward_pre_hook(keep)
+        try:
+            with self.aside(), evaluating(self.model):
+                called(self.model, inputs)
+        finally:
+            handle.remove()
+        self.account.charge(purpose, cost)
+        return found[0]
+
+    def per_sample_gradients(
+        self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Gradients of every sample's cross-entropy, parameter after parameter; the last samples as one (`together`)."""
+        cost = self.price_of(len(rows), backward=True)
+        self.account.require(cost)
+        self._per_sample = self._per_sample or PerSampleGradients(self.model)
+        with self.aside():
+            yield from self._per_sample(inputs, rows, together=together)
+        self.account.charge(purpose, cost)
+
+    def practise(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> float:
+        """A whole training step outside the stream, nothing frozen; no gradient stays behind. Its loss."""
+        cost = self.practice_price(_count(inputs))
+        self.account.require(cost)
+        self.model.train()
+        with self.aside():
+            with self.autocast():
+                value = loss(called(self.model, inputs))
+            number = float(value.item())
+            if not math.isfinite(number):
+                raise BadLoss(f"the loss is {number} while training for an evaluation: lower learner.learning_rate")
+            (value if self.scaler is None else self.scaler.scale(value)).backward()
+            schedule, self.schedule = self.schedule, None  # it counts the steps of the stream
+            self.update()
+            self.schedule = schedule
+        self.clear()
+        self.account.charge(purpose, cost)
+        self.account.ledger.steps += 1
+        return number
+
+    def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
+        """Run a function beside the model, without gradients, and charge what it executed. What it costs must follow
+        from the shapes of the tensors given, and from whole numbers: what was met before is not watched again."""
+        key = _key(purpose, function, given)
+        cost = self._known.get(key)
+        with torch.no_grad():
+            if cost is None:
+                result, cost = watched(lambda: function(*given))
+                self._known[key] = cost
+            else:
+                self.account.require(cost)
+                result = function(*given)
+        self.account.charge(purpose, cost)
+        return result
+
+    def run_once(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
+        """As `run`, of a function whose cost does not follow from the shapes: it is watched every time."""
+        with torch.no_grad():
+            result, cost = watched(lambda: function(*given))
+        self.account.charge(purpose, cost)
+        return result
+
+    # -- prices ------------------------------------------------------------------------------------------------
+
+    def price(self, inputs: Inputs, *, backward: bool = False) -> Cost:
+        """A forward in training mode, and a whole backward if asked."""
+        with training(self.model):
+            return self._price(inputs, backward)
+
+    def price_of(self, count: int, *, backward: bool = False) -> Cost:
+        """A forward of so many samples in evaluation mode, and a whole backward if asked: linear in the samples, so one
+        shape is traced for all."""
+        with evaluating(self.model):
+            cost = self._price(self.example(_PRICED), backward)
+        return Cost(cost.paper * count // _PRICED, cost.real * count // _PRICED)
+
+    def practice_price(self, batch: int) -> Cost:
+        """What `practise` costs on so many samples."""
+        return self.price(self.example(batch), backward=True) + self.freezing.optimizer_cost(self.trained())
+
+    def most(self, batch: int) -> Cost:
+        """What a training step on so many samples costs at most, whatever rests."""
+        return self.freezing.most(**_given(self.example(batch)))
+
+    def nominal(self, batch: int) -> dict[Purpose, Cost]:
+        """What a training step on so many samples costs with nothing frozen, beside a loss of the method's own."""
+        prices = self.freezing.price(**_given(self.example(batch)))
+        everything = [p for p in self.model.parameters() if p.requires_grad]
+        return {
+            "forward": total(prices.forward),
+            "backward": total(prices.backward),
+            "optimizer": self.freezing.optimizer_cost(everything),
+        }
+
+    def _price(self, inputs: Inputs, backward: bool) -> Cost:
+        prices = self.freezing.price(**_given(inputs))
+        return prices.total if backward else total(prices.forward)
+
+    # -- what it is made of ------------------------------------------------------------------------------------
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the optimizer."""
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+
+    def trained(self) -> list[nn.Parameter]:
+        return [parameter for parameter in self.parameters() if parameter.requires_grad]
+
+    def copy_of_weights(self) -> dict[str, Tensor]:
+        """Parameters and buffers as they are now."""
+        tensors = (*self.model.named_parameters(), *self.model.named_buffers())
+        return {name: tensor.detach().clone() for name, tensor in tensors}
+
+    def grow_head(self, rows: int, generator: np.random.Generator) -> None:
+        """Give the linear head so many rows: what is run before the next step is priced with the new ones."""
+        grow(self.linear_head, rows, self.optimizer, generator)
+        self.freezing.refresh()
+
+    def close(self) -> None:
+        """Take every hook off the model."""
+        self.freezing.remove()
+        for handle in self._handles:
+            handle.remove()
+        if self._sampled is not None:
+            self._sampled.stop()
+
+    def _copied_buffers(self) -> dict[str, Tensor]:
+        return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+
+    # -- what it keeps -----------------------------------------------------------------------------------------
+
+    def nbytes(self) -> int:
+        """Parameters and buffers; moments and gradients are working memory."""
+        return sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
+
+    def working_nbytes(self) -> dict[str, int]:
+        """Optimizer state and gradients."""
+        moments = (value for state in self.optimizer.state.values() for value in state.values())
+        return {
+            "optimizer": sum(m.numel() * m.element_size() for m in moments if isinstance(m, Tensor)),
+            "gradients": sum(p.numel() * p.element_size() for p in self.model.parameters()),
+        }
+
+
+def called(model: nn.Module, inputs: Inputs, weights: Mapping[str, Tensor] | None = None) -> Any:
+    """The model's outputs, with its own weights or with others."""
+    by_name = isinstance(inputs, Mapping)
+    if weights is not None:
+        return functional_call(model, dict(weights), *(((), dict(inputs)) if by_name else ((inputs,),)))  # type: ignore[misc]
+    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+
+
+@contextlib.contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """In training mode for a while, then in the mode it was in."""
+    before = model.training
+    model.train()
+    try:
+        yield
+    finally:
+        model.train(before)
+
+
+def _given(inputs: Inputs) -> dict[str, Any]:
+    """Inputs and keywords, as a freezing is asked for prices."""
+    return {"inputs": (), "keywords": inputs} if isinstance(inputs, Mapping) else {"inputs": (inputs,)}
+
+
+def _count(inputs: Inputs) -> int:
+    return len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
+
+
+def _key(purpose: Purpose, function: Callable[..., Any], given: Sequence[Any]) -> tuple[object, ...]:
+    """What the cost of a function follows from."""
+    return (purpose, function.__code__, *(_priced_by(each) for each in pytree.tree_leaves(given)))
+
+
+def _priced_by(given: object) -> object:
+    """What a price may depend on: a factor of 1 is no operation, any other is one."""
+    if isinstance(given, Tensor):
+        return tuple(given.shape)
+    if isinstance(given, float):
+        return given if given in (0.0, 1.0) else float
+    return given if isinstance(given, int) else type(given)

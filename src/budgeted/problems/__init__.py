@@ -1,0 +1,9 @@
+"""Problems: what a target is, how the network grows for it, the loss, the answer, the score."""
+
+from __future__ import annotations
+
+from budgeted.problems.augment import Augmentation, Augmenter
+from budgeted.problems.classification import Classification, DataFacts
+from budgeted.problems.problem import PROBLEMS, Problem, Sample
+
+__all__ = ["PROBLEMS", "Augmentation", "Augmenter", "Classification", "DataFacts", "Problem", "Sample"]

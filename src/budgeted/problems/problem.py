@@ -1,0 +1,175 @@
+"""What is learned: what a sample and its target are, how the network grows for a new one, the loss, the answer, the score.
+
+The loop knows none of that. It asks the problem for the key of a target (a class, a concept), by which the memory is
+balanced and samples are drawn; for the inputs that the model is called with; for the loss of what comes back. One made
+from `Problem` says at least `columns`, `inputs`, `example`, `loss`, `answer` and `score`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Literal, Self, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from budgeted.budget.kept import Keeps
+from budgeted.errors import BudgetedError
+from budgeted.network import Inputs, Network, called
+from budgeted.registry import Registry
+from budgeted.replay import Column
+
+Sample: TypeAlias = Tensor | Mapping[str, Tensor]
+"""One sample, or a batch of them: a tensor, or several by name."""
+
+
+class Problem(Keeps, ABC):
+    """What is learned. The fields of one that is a dataclass are its settings (`--set problem.NAME=VALUE`)."""
+
+    classes: int | None = None
+    """how many keys there will be, if known: their bytes are reserved; if not, slots are given up as they come"""
+    samples: int | None = None
+    """length of the stream, if known"""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []  # in order of first appearance: the key of row i
+        self._rows: dict[Hashable, int] = {}
+
+    # -- samples and targets -----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def columns(self) -> tuple[Column, ...]:
+        """What one sample is made of, by name, shape and type."""
+
+    def check(self, sample: Any) -> Sample:
+        """The sample as the memory takes it; one that cannot be is refused, in one line that says what is wanted."""
+        wanted = self.columns()
+        parts = dict(sample) if isinstance(sample, Mapping) else {wanted[0].name: sample}
+        if set(parts) != {column.name for column in wanted}:
+            raise BudgetedError(f"a sample has {', '.join(c.name for c in wanted)}, got {', '.join(map(str, parts))}")
+        for column in wanted:
+            given = parts[column.name]
+            if not isinstance(given, Tensor) or given.dtype != column.dtype or tuple(given.shape) != column.shape:
+                kind = (
+                    f"{_short(given.dtype)} of shape {_by(given.shape)}" if isinstance(given, Tensor) else repr(given)
+                )
+                what = "a sample" if len(wanted) == 1 else f"{column.name!r} of a sample"
+                raise BudgetedError(
+                    f"{what} must be {_short(column.dtype)} of shape {_by(column.shape)}, got {kind[:200]}"
+                )
+        return sample  # type: ignore[no-any-return]
+
+    def key(self, target: Any) -> Hashable:
+        """What a target goes under in the memory: whole numbers and words as they are; 2.9 is not bent into one."""
+        if isinstance(target, (Tensor, np.ndarray)) and target.ndim == 0 and target.dtype not in _FRACTIONS:
+            target = target.item()
+        if isinstance(target, float) or (isinstance(target, np.generic) and not isinstance(target, np.integer)):
+            found: Hashable = None
+        elif isinstance(target, Hashable) and not isinstance(target, Tensor):
+            found = _whole(target)
+        else:
+            found = None
+        if found is None:
+            raise BudgetedError(
+                f"a label must be a whole number or a word, got {target!r}: number or name your classes"
+            )
+        if self.keys and isinstance(found, int) != isinstance(self.keys[0], int):
+            raise BudgetedError(
+                f"a label must be of the kind of the labels before it, such as {self.keys[0]!r}, got {target!r}"
+            )
+        return found
+
+    def rows_of(self, targets: Sequence[Any]) -> list[int]:
+        """Rows of the targets' keys, in order of first appearance; -1 for a key not met yet."""
+        return [self._rows.get(_whole(target), -1) for target in targets]
+
+    def row(self, key: Hashable) -> int | None:
+        """Of a key that was met."""
+        return self._rows.get(key)
+
+    def meet(self, *keys: Hashable) -> int:
+        """New keys get the next rows; the last of them."""
+        for key in keys:
+            self._rows[key] = len(self.keys)
+            self.keys.append(key)
+        return len(self.keys) - 1
+
+    # -- the network's side ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def inputs(self, samples: Sample, generator: np.random.Generator | None = None) -> Inputs:
+        """What the model is called with for a batch of samples; with a generator, varied as training wants it."""
+
+    @abstractmethod
+    def example(self, batch: int) -> Inputs:
+        """Inputs for so many samples, without data."""
+
+    def grow(self, network: Network, rows: int, generator: np.random.Generator) -> None:
+        """There are so many keys now, one of them new: what the network needs for it."""
+
+    def growth(self, network: Network, rows: int) -> int:
+        """Bytes that `grow` to so many keys adds to the network."""
+        return 0
+
+    def fits(self, network: Network) -> None:
+        """Refuse a network that cannot be grown for this problem."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the loss is the plain cross-entropy of a linear head's outputs with the rows of the keys."""
+        return False
+
+    @property
+    def for_price(self) -> Callable[[Any], Tensor] | Literal["graph"]:
+        """From the outputs to a loss like this one, to price it; or its price is read off the graph of every loss."""
+        return "graph"
+
+    @abstractmethod
+    def loss(self, outputs: Any, inputs: Inputs, rows: Tensor) -> Tensor:
+        """Of a batch: a scalar. `rows` are those of the keys."""
+
+    def respond(self, model: nn.Module, inputs: Inputs) -> Any:
+        """What answers and scores are made from: the model's outputs, or a text that it generates."""
+        return called(model, inputs)
+
+    @abstractmethod
+    def answer(self, outputs: Any) -> Any:
+        """What the learner says to a batch."""
+
+    @abstractmethod
+    def score(self, outputs: Any, inputs: Inputs, rows: Tensor) -> Tensor:
+        """How right each answer of a batch is, from 0 to 1."""
+
+    # -- by name -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def settings_type(cls) -> type:
+        return cls
+
+    @classmethod
+    def made(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(**settings)
+
+
+PROBLEMS: Registry[type[Problem]] = Registry("problem", "problems")
+_FRACTIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _whole(target: Any) -> Hashable:
+    """A whole number of any type as Python's; anything else as it is."""
+    try:
+        return operator.index(target)
+    except TypeError:
+        return None if isinstance(target, float) and not math.isfinite(target) else target  # type: ignore[no-any-return]
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _by(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a single number"

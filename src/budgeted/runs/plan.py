@@ -1,0 +1,266 @@
+"""From a budget to a plan: bytes become slots, compute becomes steps per sample, before any data is there.
+
+A rehearsal of the same learner over a stream of the same kind shows what will be run and kept; nothing is foreseen by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from budgeted import models
+from budgeted.budget import Budget, Compute, Cost, Purpose, Rule, format_bytes, format_compute, total
+from budgeted.errors import BudgetedError
+from budgeted.learner import DataFacts, Learner, Settings
+from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
+from budgeted.methods import Method
+from budgeted.replay import bytes_per_slot
+from budgeted.streams import DatasetInfo, Stream, make_stream
+
+# what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
+PAPER_COPIES = {"ewc": 2, "bic": 1}
+"""how often the paper's tables count the model's parameters beside the model"""
+PAPER_MODELS: dict[str, tuple[int, int]] = {"resnet32": (463_504, 32), "resnet18": (11_170_000, 18)}
+MOMENTS = 5
+"""where a stream has no tasks: parts at whose ends methods are told of a boundary"""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a budget buys."""
+
+    method: str
+    dataset: str
+    model: str
+    rule: Rule
+    samples: int
+    batch_size: int
+    slots: int | None
+    bytes: dict[str, int]
+    """bytes by item under the rule"""
+    iterations: float
+    """training steps per sample"""
+    steps: int
+    per_step: Mapping[Purpose, Cost]
+    """cost of one full step by purpose, nothing frozen; what is run beside the steps is spread over them"""
+    spent: Cost
+    """cost of the whole run with nothing frozen"""
+    seconds: float | None
+    """predicted from a short measurement on this machine; None if not measured"""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a learner is built with so that it spends a budget on a stream."""
+
+    slots: int | None
+    iterations: float
+    budget: Budget
+    spending: tuple[float, ...] = ()
+
+
+def boundaries_of(stream: Stream) -> tuple[int, ...]:
+    """Where tasks end; after every fifth of a stream without tasks. The stream's own end is none."""
+    ends = stream.boundaries() or (len(stream) * k // MOMENTS for k in range(1, MOMENTS))
+    return tuple(sorted({*ends} - {0}))
+
+
+def course_of(info: DatasetInfo, samples: int, order: str, eval_every: int) -> Course:
+    """A stream of this kind over classes of one size: nearly what the real one brings, and the same for whoever plans."""
+    even = np.arange(samples) % info.classes
+    domains = np.arange(samples) * info.domains // samples
+    stream = make_stream(order, even, 0, domains=domains)
+    boundaries = boundaries_of(stream)
+    evaluations = tuple(sorted({*range(eval_every, samples + 1, eval_every), *boundaries, samples}))
+    return Course(even[stream.indices], boundaries, evaluations)
+
+
+class Planner:
+    """Learners for one method, model and stream, and what they will cost."""
+
+    def __init__(
+        self,
+        method: Method | type[Method],
+        info: DatasetInfo,
+        model: str,
+        *,
+        settings: Settings,
+        samples: int,
+        order: str,
+        eval_every: int,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.method, self.info, self.model, self.settings = method, info, model, settings
+        self.samples, self.seed, self.device = samples, seed, device
+        self.course = course_of(info, samples, order, eval_every)
+
+    def learner(self, *, rows: int = 1, batch_size: int | None = None, **more: Any) -> Learner:
+        """A new one, whose model has so many outputs."""
+        info, settings = self.info, self.settings
+        if batch_size is not None:
+            settings = replace(settings, learner=replace(settings.learner, batch_size=batch_size))
+        model = models.build(self.model, classes=rows, input_shape=info.input_shape, seed=self.seed)
+        given = {"settings": settings, "seed": self.seed, "device": self.device, **more}
+        return Learner(model, copy.deepcopy(self.method), facts_of(info, self.samples), **given)
+
+    def rehearsed(self, slots: int | None) -> Rehearsed:
+        rows = self.course.mean_rows(self.method.trains)
+        found = rehearse(lambda **more: self.learner(rows=rows, slots=slots, device="cpu", **more), self.course)
+        return replace(found, step={**found.step, **self.measured[0]})
+
+    @cached_property
+    def measured(self) -> tuple[dict[Purpose, Cost], float]:
+        """What freezing looks at, and seconds for an operation."""
+        return measure(lambda **more: self.learner(rows=self.info.classes, **more), self.settings.learner.batch_size)
+
+    def terms(
+        self, budget: Budget, slots: int | None, iterations: float | None, rule: Rule, *, spends: bool = False
+    ) -> Terms:
+        """Slots and steps that a budget buys; `spends`: it is to be spent whatever is saved."""
+        rehearsed = None
+        if budget.bytes is not None:
+            probe = self.learner(slots=1)
+            slots = slots_within(probe, self.model, budget.bytes, rule)
+            if rule == "real" and self.method.boundaries:  # what grows with the tasks is reserved
+                rehearsed = self.rehearsed(slots)
+                grown = rehearsed.fixed_bytes - (probe.nbytes() - probe.memory.nbytes())
+                if grown > 0:
+                    slots, rehearsed = slots_within(probe, self.model, budget.bytes - grown, rule), None
+            probe.close()
+        if rule == "paper":  # the paper's bytes are not the ones that `nbytes()` counts
+            budget = budget.without_bytes()
+        if budget.compute is None and not spends:
+            return Terms(slots, 1.0 if iterations is None else iterations, budget)
+        rehearsed = rehearsed or self.rehearsed(slots)
+        if budget.compute is None:
+            steps = (1.0 if iterations is None else iterations) * self.samples
+            budget = budget.with_compute(rehearsed.whole(steps).real, "real")
+        elif budget.compute.each:
+            budget = replace(budget, compute=budget.compute.over(self.samples))
+        assert budget.compute is not None
+        if iterations is None:
+            iterations = iterations_within(rehearsed, budget.compute, self.samples)
+        return Terms(slots, iterations, budget, rehearsed.spending(iterations * self.samples, budget.compute.rule))
+
+
+def facts_of(info: DatasetInfo, samples: int | None = None) -> DataFacts:
+    return DataFacts(info.input_shape, info.mean, info.std, info.flips, info.classes, samples or info.train_size)
+
+
+def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]:
+    """What does not depend on the number of slots."""
+    items = learner.nbytes_by_item(rule)
+    items.pop("memory")
+    if rule == "paper":
+        parameters, layers = PAPER_MODELS.get(model_name, (_body_parameters(learner), len(learner.freezing.chain)))
+        items = {"parameters": 4 * parameters}
+        similarity = getattr(learner.retrieval, "similarity", None)
+        if similarity is not None:
+            items["similarity"] = similarity.matrix.nbytes  # the paper pays for S alone
+        copies = PAPER_COPIES.get(learner.method.name.removeprefix("lider-"), 0)
+        if copies:
+            items["method"] = copies * 4 * parameters
+        if learner.method.freezing == "adaptive":
+            items["freezing"] = 4 * layers
+        elif learner.freezing.nbytes(4 * parameters):
+            items["freezing"] = learner.freezing.nbytes(4 * parameters)
+    return items
+
+
+def _body_parameters(learner: Learner) -> int:
+    head = {id(parameter) for parameter in learner.head.parameters()}
+    return sum(parameter.numel() for parameter in learner.model.parameters() if id(parameter) not in head)
+
+
+def slots_within(learner: Learner, model_name: str, budget: int, rule: Rule) -> int:
+    """Slots that fit beside everything else; an impossible budget says the smallest possible one."""
+    fixed = sum(fixed_bytes(learner, model_name, rule).values())
+    per_slot: int = bytes_per_slot(learner.memory.columns, rule)
+    slots: int = (budget - fixed) // per_slot
+    if slots < 1:
+        raise BudgetedError(
+            f"{budget} bytes ({format_bytes(budget)}) do not hold {model_name} and one slot under rule {rule}: "
+            f"the smallest possible budget is {fixed + per_slot}B"
+        )
+    return int(slots)
+
+
+def iterations_within(rehearsed: Rehearsed, compute: Compute, samples: int) -> float:
+    """Steps per sample that a compute budget pays for, beside what does not depend on them."""
+    step = total(rehearsed.step.values()).under(compute.rule)
+    beside = total(rehearsed.beside.values()).under(compute.rule)
+    steps = (compute.amount - beside) // max(1, step)
+    if steps < 1:
+        smallest = (beside + step) * 102 // 100  # printed to five figures, and with room for small extras
+        raise BudgetedError(
+            f"{compute} does not pay for one step: the smallest possible budget is "
+            f"{format_compute(smallest, compute.rule)}"
+        )
+    return steps / samples
+
+
+def make_plan(
+    method: Method | type[Method],
+    info: DatasetInfo,
+    model_name: str,
+    *,
+    settings: Settings,
+    samples: int | None = None,
+    slots: int | None = None,
+    budget: Budget,
+    iterations: float | None = None,
+    rule: Rule = "real",
+    stream: str = "gaussian",
+    eval_every: int = 100,
+    seed: int = 0,
+    measure: bool = True,
+) -> Plan:
+    """Work out slots, steps, cost and time; needs no data on disk. `measure` rehearses what the method itself runs."""
+    samples = info.train_size if samples is None else samples
+    if samples < 1:
+        raise BudgetedError(f"a stream of {samples} samples (--limit) teaches nothing: give at least 1")
+    if iterations is not None and (not math.isfinite(iterations) or iterations < 0):
+        raise BudgetedError(f"iterations per sample must be a number of 0 or more, got {iterations}")
+    planner = Planner(
+        method, info, model_name, settings=settings, samples=samples, order=stream, eval_every=eval_every, seed=seed
+    )
+    learner = planner.learner(rows=info.classes, slots=1)
+    if budget.bytes is not None:
+        slots = planner.terms(budget.without_compute(), slots, 1.0, rule).slots
+    items = fixed_bytes(learner, model_name, rule)
+    if slots is not None:
+        items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
+    if measure:
+        rehearsed, pace = planner.rehearsed(slots), planner.measured[1]
+    else:
+        nominal = learner.network.nominal(settings.learner.batch_size)
+        rehearsed, pace = Rehearsed(nominal, {}, (total(nominal.values()),), (Cost(0, 0),), 0), None
+    if budget.compute is not None and iterations is None:
+        iterations = iterations_within(rehearsed, budget.compute.over(samples), samples)
+    if iterations is None:
+        raise BudgetedError("a plan needs iterations per sample or a compute budget: give --iterations or --compute")
+    steps = int(samples * iterations + 1e-6)
+    in_a_step = rehearsed.spread(steps)
+    spent = total(in_a_step.values()) * steps
+    return Plan(
+        method=method.name,
+        dataset=info.name,
+        model=model_name,
+        rule=rule,
+        samples=samples,
+        batch_size=settings.learner.batch_size,
+        slots=slots,
+        bytes=items,
+        iterations=iterations,
+        steps=steps,
+        per_step={purpose: cost for purpose, cost in in_a_step.items() if cost.real},
+        spent=spent,
+        seconds=None if pace is None else pace * spent.real,
+    )

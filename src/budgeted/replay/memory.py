@@ -83,7 +83,7 @@ class Memory:
         self.alike = alike
         self.membership = Membership()
         self._storage = Storage(columns, self.codec, self.device, limit, alike)
-        self._at_first = self.codec.nbytes()
+        self._at_first = self._storage.kept()
         if limit is not None:
             slots = slots_for(limit - self._at_first, self.columns)
             capacity = None if self.varying else slots
@@ -201,7 +201,8 @@ class Memory:
         self.check(label, **columns)
         if not 0 <= slot <= self._size or slot == self._slots:
             raise IndexError(f"slot {slot} of a memory with {self._size} of {self.capacity} slots in use")
-        self._refuse_unless(self.fits(encoded, slot), self._storage.added(encoded))
+        if not self.fits(encoded, slot):
+            raise self._no_room(self._storage.added(encoded))
         used = self._size
         if slot < used:
             if self._watcher is not None:
@@ -222,7 +223,8 @@ class Memory:
         replaced, label and columns stay, and no watcher hears of it.
         """
         self._storage.check_encoded(encoded)
-        self._refuse_unless(self.fits(encoded, self._occupied(slot)), self._storage.added(encoded))
+        if not self.fits(encoded, self._occupied(slot)):
+            raise self._no_room(self._storage.added(encoded))
         self._storage.rewrite(slot, encoded)
 
     def extend(self, samples: Samples, labels: npt.NDArray[np.integer], **columns: torch.Tensor) -> None:
@@ -237,7 +239,8 @@ class Memory:
         encoded = self._storage.encode_batch(samples)
         if self._limit is not None:
             added = sum(self._storage.added(row_of(encoded, row)) for row in range(len(labels)))
-            self._refuse_unless(self.nbytes() + added <= self._limit, added)
+            if self.nbytes() + added > self._limit:
+                raise self._no_room(added)
         if last > self.allocated:
             self._allocate(max(last, 2 * self.allocated))
         self._storage.fill(first, encoded, labels, columns)
@@ -274,7 +277,7 @@ class Memory:
             self._limit = limit
         else:
             if limit is not None:
-                capacity = slots_for(limit - self.codec.nbytes(), self.columns)
+                capacity = slots_for(limit - self._storage.kept(), self.columns)
             possible = self._slots is not None and capacity is not None and 1 <= capacity <= self._slots
             if not possible or capacity is None or self._size - len(leaving) > capacity:
                 raise BudgetedError(
@@ -322,7 +325,7 @@ class Memory:
         per_slot = self._storage.per_slot if rule == "real" else bytes_per_slot(self.columns, rule)
         codes = 0 if self._storage.arena is None else self._storage.arena.live
         slots = self._size if self._slots is None or self.varying else self._slots
-        return per_slot * slots + codes + self.codec.nbytes()
+        return per_slot * slots + codes + self._storage.kept()
 
     def index_nbytes(self) -> int:
         """Working memory: the index by class and, where slots differ in bytes, room that holds nothing."""
@@ -377,9 +380,8 @@ class Memory:
             raise IndexError(f"slot {slot} of a memory with {self._size} slots in use")
         return int(slot)
 
-    def _refuse_unless(self, room: bool, added: int) -> None:
-        if not room:
-            raise BudgetedError(
-                f"{added} bytes do not fit into {self._limit} with {self.nbytes()} in use: evict samples first, as "
-                "budgeted.replay.store does"
-            )
+    def _no_room(self, added: int) -> BudgetedError:
+        return BudgetedError(
+            f"{added} bytes do not fit into {self._limit} with {self.nbytes()} in use: evict samples first, as "
+            "budgeted.replay.store does"
+        )

@@ -54,6 +54,7 @@ class Storage:
         self._alike = {column.name for column in self.held} if alike else set()
         self._known = {column.name: column for column in self.beside[1:]}
         self._label_limit = torch.iinfo(self.beside[0].dtype).max
+        self._codec_keeps = bool(codec.kept_names()) or type(codec).nbytes is not Codec.nbytes
         self._codec_listens = type(codec).stored is not Codec.stored or type(codec).leaving is not Codec.leaving
 
     @property
@@ -93,7 +94,12 @@ class Storage:
         """Bytes of one more slot that holds this, and of what the codec keeps for it."""
         if self.arena is None:
             return self.per_slot
-        return self.per_slot + code_of(encoded).size + self.codec.growth(encoded)
+        code = encoded.get(CODE)
+        return self.per_slot + (0 if code is None else code.numel()) + self.codec.growth(encoded)
+
+    def kept(self) -> int:
+        """Bytes that the codec keeps for all slots."""
+        return self.codec.nbytes() if self._codec_keeps else 0
 
     def taken(self, slot: int) -> int:
         """Bytes of what a slot holds; what the codec keeps for it may be others' too."""

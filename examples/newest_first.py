@@ -44,6 +44,10 @@ class NewestFirst(Retrieval):
         if slot in self.latest:
             self.latest.remove(slot)
 
+    def moved(self, memory: Memory, old: int, new: int) -> None:
+        if old in self.latest:
+            self.latest[self.latest.index(old)] = new
+
     def adopt(self, memory: Memory) -> None:
         """Slots were renumbered: nobody knows any more which came last."""
         self.latest.clear()

@@ -136,7 +136,7 @@ def test_other_parts_fit(parts: dict[str, str]) -> None:
 def test_a_logit_is_four_bytes_in_every_slot() -> None:
     der, er = (learner_of(METHODS[name], slots=10) for name in ("der++", "er"))
     assert der.memory.nbytes() - er.memory.nbytes() == 10 * 4 * 4
-    assert der.memory.nbytes() == sum(tensor.nbytes for tensor in der.memory._tensors.values())
+    assert der.memory.nbytes() == sum(tensor.nbytes for tensor in der.memory._storage.tensors.values())
 
 
 @pytest.mark.parametrize(("dataset", "slots"), [("cifar10", 1974), ("cifar100", 1769)])

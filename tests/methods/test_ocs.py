@@ -87,7 +87,7 @@ def test_the_pick_maximises_the_score_over_all_choices(model: str) -> None:
     assert all(torch.equal(state[name], tensor) for name, tensor in learner.model.state_dict().items())
     learner._waiting, learner._picked = [*zip(images, labels.tolist(), strict=True)], picked.tolist()
     learner._stacked = None
-    stored_before, learner.memory.capacity = len(learner.memory), None
+    stored_before, learner.memory._slots = len(learner.memory), None
     learner._due.reset()
     learner.flush()  # just those that were picked are offered, and a pick holds for its own samples alone
     assert len(learner.memory) == stored_before + 4

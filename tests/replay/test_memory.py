@@ -114,7 +114,7 @@ def test_bytes_are_those_of_the_tensors_behind_every_slot() -> None:
     memory = Memory(COLUMNS, 7)
     assert bytes_per_slot(COLUMNS) == 12 + 1 + 20 + 4
     assert bytes_per_slot(COLUMNS, "paper") == 12 + 20 + 4
-    storage = [tensor.untyped_storage().nbytes() for tensor in memory._tensors.values()]
+    storage = [tensor.untyped_storage().nbytes() for tensor in memory._storage.tensors.values()]
     assert memory.nbytes() == sum(storage) == 7 * 37
     assert memory.nbytes("paper") == 7 * 36
     assert memory.index_nbytes() > 0

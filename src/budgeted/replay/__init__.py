@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
+from budgeted.replay.codec import CODE, CODECS, Codec, Raw
 from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, label_column, slots_for
 from budgeted.replay.importance import LeastImportant
 from budgeted.replay.memory import Batch, Memory, Watcher
@@ -18,9 +19,13 @@ from budgeted.replay.selection import (
     Reservoir,
     Selection,
     Unlimited,
+    shrink_to,
+    store,
 )
 
 __all__ = [
+    "CODE",
+    "CODECS",
     "LABEL",
     "RETRIEVALS",
     "SELECTIONS",
@@ -28,6 +33,7 @@ __all__ = [
     "AdversarialShapley",
     "Batch",
     "ClassBalanced",
+    "Codec",
     "Column",
     "Considers",
     "Effort",
@@ -38,6 +44,7 @@ __all__ = [
     "MIRSettings",
     "MaximallyInterfered",
     "Memory",
+    "Raw",
     "Reservoir",
     "Retrieval",
     "Rule",
@@ -50,5 +57,7 @@ __all__ = [
     "Watcher",
     "bytes_per_slot",
     "label_column",
+    "shrink_to",
     "slots_for",
+    "store",
 ]

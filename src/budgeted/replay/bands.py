@@ -72,6 +72,11 @@ class Bands:
         if self._own is not None:
             self._own.remove(int(self._keys(np.array([label]), np.array([stored]))[0]), slot)
 
+    def rename(self, label: int, stored: np.float32, slot: int, new: int) -> None:
+        """The sample of `slot` is in slot `new` from now on."""
+        if self._own is not None:
+            self._own.rename(int(self._keys(np.array([label]), np.array([stored]))[0]), slot, new)
+
     def move(
         self, labels: Slots, slots: Slots, before: npt.NDArray[np.float32], after: npt.NDArray[np.float32]
     ) -> None:

@@ -34,6 +34,14 @@ class Column:
         """Bytes of one slot."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def check(self, value: torch.Tensor, who: str, batch: tuple[int, ...] = ()) -> None:
+        """Refuse what could be kept only by bending it: a float as a byte, another shape."""
+        if value.dtype != self.dtype or value.shape != (*batch, *self.shape):
+            raise BudgetedError(
+                f"{who} {self.dtype} of shape {(*batch, *self.shape)} as {self.name!r}, not {value.dtype} of shape "
+                f"{tuple(value.shape)}: convert it first"
+            )
+
 
 def label_column(classes: int | None = None) -> Column:
     """The labels, in the smallest integer that tells `classes` apart; four bytes when nobody knows how

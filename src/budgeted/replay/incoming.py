@@ -73,6 +73,10 @@ class MeetsTheStream(Retrieval):
     def stored(self, memory: Memory, slot: int) -> None:
         self._latest.append(slot)
 
+    def moved(self, memory: Memory, old: int, new: int) -> None:
+        if old in self._latest:
+            self._latest[self._latest.index(old)] = new
+
     def adopt(self, memory: Memory) -> None:
         """Renumbered: nobody knows any more which slots came last, until the next ones come."""
         self._latest.clear()

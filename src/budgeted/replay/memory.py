@@ -1,13 +1,13 @@
 """The episodic memory: slots of samples in columns of exactly known size.
 
-A slot holds a sample, its label and whatever else a method keeps per sample (logits, a frequency, codes).
-Each of these is a `Column`: one contiguous tensor over all slots, allocated once. Occupied slots are
-always 0 … len - 1, so a slot number is valid until `evict` or `shrink` moves the last slots into the gaps;
-replacing a sample moves nothing.
+A slot holds a sample as its codec stores it, its label and whatever else a method keeps per sample (logits, a
+frequency). Each of these is a `Column`: one contiguous tensor over all slots, allocated once; codes of varying size
+lie in an arena of bytes. Occupied slots are always 0 … len - 1, so a slot number is valid until `evict` or `shrink`
+moves the last slots into the gaps; replacing a sample moves nothing.
 
-Bytes follow rule `real`, where every column counts, or rule `paper`, where the label is free as in the
-paper's tables. The index of slots by class can be rebuilt from the labels, so it is working memory and
-reported beside them.
+Bytes follow rule `real`, where every column counts, or rule `paper`, where the label is free as in the paper's
+tables. What the codec keeps for all slots is counted too. The index of slots by class can be rebuilt from the labels,
+so it is working memory and reported beside them, with the gaps of the arena.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ import numpy.typing as npt
 import torch
 
 from budgeted.errors import BudgetedError
-from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot
+from budgeted.replay.codec import Codec, Raw, Samples
+from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, slots_for
 from budgeted.replay.membership import Membership, Slots
+from budgeted.replay.storage import Storage, row_of
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,8 @@ class Batch:
     """What `gather` brings, on the device of the samples."""
 
     slots: Slots
-    samples: torch.Tensor
+    samples: Samples
+    """a tensor, or a dictionary of tensors where a sample has several"""
     labels: torch.Tensor
     columns: dict[str, torch.Tensor]
 
@@ -44,37 +47,96 @@ class Watcher(Protocol):
     def stored(self, memory: Memory, slot: int) -> None:
         """A sample has just arrived in `slot`; the columns not given are zero."""
 
+    def moved(self, memory: Memory, old: int, new: int) -> None:
+        """The sample of slot `old` is in slot `new` from now on; of the one that was there, `evicting` told."""
+
     def adopt(self, memory: Memory) -> None:
         """Slots were renumbered or filled in bulk: take the memory as it now is."""
 
 
 class Memory:
-    """`capacity` slots, or slots without end when it is None (then storage doubles as needed)."""
+    """Slots for samples: so many, or as many as `limit` bytes hold, or without end when neither is given."""
 
-    def __init__(self, columns: Sequence[Column], capacity: int | None, device: torch.device | str = "cpu") -> None:
-        names = [column.name for column in columns]
-        if len(set(names)) < len(names) or LABEL not in names or len(names) < 2:
-            raise BudgetedError(f"a memory needs a sample column and a {LABEL!r} column, each name once: got {names}")
+    def __init__(
+        self,
+        columns: Sequence[Column],
+        capacity: int | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        codec: Codec | None = None,
+        limit: int | None = None,
+        alike: bool = False,
+    ) -> None:
+        """
+        columns: those before the label describe a sample (several: a dictionary of tensors), those after it are kept
+            beside it.
+        limit: bytes under rule `real` that slots and codec may take; instead of `capacity`.
+        alike: keep one sample for all slots, the one stored last. A rehearsal of a large memory then takes no room for
+            samples; labels, columns and bytes are as they would be.
+        """
+        if capacity is not None and limit is not None:
+            raise BudgetedError("give the memory a capacity in slots or a limit in bytes, not both")
         if capacity is not None and capacity < 1:
             raise BudgetedError(f"a memory of {capacity} slots holds nothing: give at least one slot")
-        self.columns = tuple(columns)
-        self.capacity = capacity
+        self.codec = Raw() if codec is None else codec
         self.device = torch.device(device)
-        self.sample_column = next(column for column in columns if column.name != LABEL)
+        self.alike = alike
         self.membership = Membership()
-        self._label_limit = torch.iinfo(next(c for c in columns if c.name == LABEL).dtype).max
+        self._storage = Storage(columns, self.codec, self.device, limit, alike)
+        self._at_first = self._storage.kept()
+        if limit is not None:
+            slots = slots_for(limit - self._at_first, self.columns)
+            capacity = None if self.varying else slots
+        self._slots = capacity
+        self._limit = limit if self.varying else None
         self._size = 0
         self._watcher: Watcher | None = None
-        self._tensors: dict[str, torch.Tensor] = {}
-        self._hosted: dict[str, npt.NDArray[Any]] = {}
-        self._allocate(capacity or 0)
+        self._allocate(0 if self.varying else capacity or 0)
 
     def __len__(self) -> int:
         return self._size
 
     @property
+    def columns(self) -> tuple[Column, ...]:
+        """What every slot holds: of the codec, where its code lies if it has one, label, and what is kept beside."""
+        return self._storage.columns
+
+    @property
+    def sample_columns(self) -> tuple[Column, ...]:
+        """What a sample is, before it is encoded."""
+        return self._storage.sample
+
+    @property
+    def varying(self) -> bool:
+        """Whether slots differ in bytes."""
+        return self.codec.varying
+
+    @property
+    def capacity(self) -> int | None:
+        """Slots that there is room for; where they differ in bytes, as many as of the size that they have on average
+        so far. None without any limit.
+        """
+        if self._limit is None:
+            return self._slots
+        each = self.nbytes() / self._size if self._size else bytes_per_slot((*self.sample_columns, *self.columns))
+        return max(1, self._size, int(self._limit / each))
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that slots and codec may take, under rule `real`; None where nothing limits them."""
+        return self._limit if self._slots is None or self.varying else self.nbytes()
+
+    @property
+    def smallest_limit(self) -> int:
+        """Bytes that an empty slot and what the codec kept from the first take: no limit may be lower."""
+        return self._at_first + self._storage.per_slot
+
+    @property
     def full(self) -> bool:
-        return self._size == self.capacity
+        """Whether the next sample needs another's room, if it is of average size."""
+        if self._limit is None:
+            return self._size == self._slots
+        return self._size > 0 and self.nbytes() * (self._size + 1) > self._limit * self._size
 
     @property
     def counts(self) -> Slots:
@@ -84,11 +146,17 @@ class Memory:
     @property
     def labels(self) -> npt.NDArray[Any]:
         """Labels of the occupied slots: a view in the column's own integer type."""
-        return self._hosted[LABEL][: self._size]
+        return self.host(LABEL)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.integer]:
+        """Bytes of the code in every occupied slot: a view."""
+        arena = self._storage.arena
+        return np.zeros(self._size, np.int32) if arena is None else arena.lengths[: self._size]
 
     def host(self, name: str) -> npt.NDArray[Any]:
         """A host column over the occupied slots: a view, valid until the memory next changes size."""
-        return self._hosted[name][: self._size]
+        return self._storage.hosted[name][: self._size]
 
     def watched_by(self, watcher: Watcher) -> bool:
         return self._watcher is watcher
@@ -98,161 +166,222 @@ class Memory:
         self._watcher = watcher
         watcher.adopt(self)
 
-    def put(self, slot: int, sample: torch.Tensor, label: int, **columns: torch.Tensor) -> None:
+    def put(self, slot: int, sample: Samples, label: int, **columns: torch.Tensor) -> None:
         """Store into the first free slot, `len(self)`, or in place of the sample in an occupied one."""
-        self._check(sample, label, columns)
-        if slot < self._size:
+        self.put_encoded(slot, self.encode(sample), label, **columns)
+
+    def encode(self, sample: Samples) -> dict[str, torch.Tensor]:
+        """What a slot would hold of the sample; what the memory could never hold is refused. Nothing changes."""
+        encoded = self._storage.encode(sample)
+        if self._limit is not None:
+            alone = self._at_first + self._storage.added(encoded)
+            if alone > self._limit:
+                raise BudgetedError(
+                    f"a sample takes {alone} bytes, the whole memory has {self._limit}: raise the byte budget"
+                )
+        return encoded
+
+    def fits(self, encoded: Mapping[str, torch.Tensor], slot: int) -> bool:
+        """Whether there is room for it in `slot`, in place of what is there."""
+        if self._limit is None:
+            return True
+        freed = self._storage.taken(slot) if slot < self._size else 0
+        return self.nbytes() + self._storage.added(encoded) - freed <= self._limit
+
+    def check_sample(self, sample: Samples) -> None:
+        """Refuse what is no sample of this memory."""
+        self._storage.check_sample(sample)
+
+    def check(self, label: int, **columns: torch.Tensor) -> None:
+        """Refuse a label or a column that cannot be stored beside a sample."""
+        self._storage.check_beside(label, columns)
+
+    def put_encoded(self, slot: int, encoded: Mapping[str, torch.Tensor], label: int, **columns: torch.Tensor) -> None:
+        """Store what `encode` gave."""
+        self.check(label, **columns)
+        if not 0 <= slot <= self._size or slot == self._slots:
+            raise IndexError(f"slot {slot} of a memory with {self._size} of {self.capacity} slots in use")
+        if not self.fits(encoded, slot):
+            raise self._no_room(self._storage.added(encoded))
+        used = self._size
+        if slot < used:
             if self._watcher is not None:
                 self._watcher.evicting(self, slot)
-            self.membership.remove(int(self._hosted[LABEL][slot]), slot)
-        elif slot == self._size and not self.full:
-            if slot == self.allocated:
-                self._allocate(max(1024, 2 * slot))
-            self._size += 1
+            self.membership.remove(int(self.labels[slot]), slot)
         else:
-            raise IndexError(f"slot {slot} of a memory with {self._size} of {self.capacity} slots in use")
-        columns = {self.sample_column.name: sample, **columns}
-        for name, tensor in self._tensors.items():
-            tensor[slot] = columns.get(name, 0)
-        self._hosted[LABEL][slot] = label
+            if slot == self.allocated:
+                self._allocate(max(1024, slot + slot // 8 if self.varying else 2 * slot))
+            self._size += 1
+        self._storage.write(slot, encoded, label, columns, used)
         self.membership.ensure_keys(label + 1)
         self.membership.add(label, slot)
         if self._watcher is not None:
             self._watcher.stored(self, slot)
 
-    def extend(self, samples: torch.Tensor, labels: npt.NDArray[np.integer], **columns: torch.Tensor) -> None:
+    def rewrite(self, slot: int, encoded: Mapping[str, torch.Tensor]) -> None:
+        """Hold the sample of an occupied slot in another way, with fewer bytes say: what the codec has there is
+        replaced, label and columns stay, and no watcher hears of it.
+        """
+        self._storage.check_encoded(encoded)
+        if not self.fits(encoded, self._occupied(slot)):
+            raise self._no_room(self._storage.added(encoded))
+        self._storage.rewrite(slot, encoded)
+
+    def extend(self, samples: Samples, labels: npt.NDArray[np.integer], **columns: torch.Tensor) -> None:
         """Append many samples at once; columns not given are zero."""
         first, last = self._size, self._size + len(labels)
-        if self.capacity is not None and last > self.capacity:
-            raise BudgetedError(f"{len(labels)} samples do not fit into {self.capacity - first} free slots")
+        if self._slots is not None and last > self._slots:
+            raise BudgetedError(f"{len(labels)} samples do not fit into {self._slots - first} free slots")
         if len(labels) == 0:
             return
         for label in (int(labels.min()), int(labels.max())):
-            self._check(samples[0], label, {name: value[0] for name, value in columns.items()})
+            self.check(label, **{name: value[0] for name, value in columns.items()})
+        encoded = self._storage.encode_batch(samples)
+        if self._limit is not None:
+            added = sum(self._storage.added(row_of(encoded, row)) for row in range(len(labels)))
+            if self.nbytes() + added > self._limit:
+                raise self._no_room(added)
         if last > self.allocated:
             self._allocate(max(last, 2 * self.allocated))
-        columns = {self.sample_column.name: samples, **columns}
-        for name, tensor in self._tensors.items():
-            tensor[first:last] = columns.get(name, torch.zeros((), dtype=tensor.dtype))
-        self._hosted[LABEL][first:last] = labels
+        self._storage.fill(first, encoded, labels, columns)
         self._size = last
         order = np.concatenate([self.membership.order(), np.arange(first, last, dtype=np.int32)])
         self.membership.group(order, self.labels[order], max(self.counts.size, int(labels.max()) + 1))
         if self._watcher is not None:
             self._watcher.adopt(self)
 
-    def evict(self, slot: int) -> None:
-        """Empty a slot; the last occupied slot moves into it."""
-        self._remove(slot)
-        if self._watcher is not None:
-            self._watcher.adopt(self)
+    def evict(self, slots: int | Iterable[int]) -> None:
+        """Empty a slot, or several; the last occupied slots move into the gaps."""
+        if isinstance(slots, Iterable):
+            for slot in sorted({self._occupied(slot) for slot in slots}, reverse=True):
+                self._remove(slot)  # from the last one down: no slot still to leave is moved
+            if self._watcher is not None:
+                self._watcher.adopt(self)
+        else:
+            self._remove(slots)
+            if self._watcher is not None and slots < self._size:
+                self._watcher.moved(self, self._size, slots)
 
-    def shrink(self, capacity: int, given_up: Iterable[int] = ()) -> None:
-        """Give slots back: the samples in `given_up` leave, the others move together."""
-        leaving = sorted({int(slot) for slot in given_up}, reverse=True)
-        possible = self.capacity is not None and 1 <= capacity <= self.capacity
-        possible &= all(0 <= slot < self._size for slot in leaving)
-        if not possible or self._size - len(leaving) > capacity:
-            raise BudgetedError(
-                f"{self._size} of {self.capacity} slots are in use and {len(leaving)} given up: shrinking to "
-                f"{capacity} needs a limited memory, at least one slot, and enough samples that leave"
-            )
-        for slot in leaving:  # from the last one down: no slot still to leave is moved
+    def shrink(self, capacity: int | None = None, given_up: Iterable[int] = (), *, limit: int | None = None) -> None:
+        """Give slots back, down to a capacity or to a limit in bytes (where slots differ in bytes, to a limit): the
+        samples in `given_up` leave, the others move together.
+        """
+        leaving = {self._occupied(slot) for slot in given_up}
+        if self.varying:
+            left = self.nbytes() - sum(self._storage.taken(slot) for slot in leaving)
+            if limit is None or self._limit is None or not left <= limit <= self._limit:
+                raise BudgetedError(
+                    f"{left} of {self._limit} bytes stay in use: shrinking to {limit} needs a lower limit in bytes, "
+                    "and enough samples that leave"
+                )
+            self._limit = limit
+        else:
+            if limit is not None:
+                capacity = slots_for(limit - self._storage.kept(), self.columns)
+            possible = self._slots is not None and capacity is not None and 1 <= capacity <= self._slots
+            if not possible or capacity is None or self._size - len(leaving) > capacity:
+                raise BudgetedError(
+                    f"{self._size} of {self._slots} slots are in use and {len(leaving)} given up: shrinking to "
+                    f"{capacity} needs a limited memory, at least one slot, and enough samples that leave"
+                )
+            self._slots = capacity
+        for slot in sorted(leaving, reverse=True):
             self._remove(slot)
-        self.capacity = capacity
-        self._allocate(capacity)
+        self._allocate(self._size if self.varying else self._slots or 0)
         if self._watcher is not None:
             self._watcher.adopt(self)
 
     def gather(self, slots: Slots) -> Batch:
         """Copies of the samples in `slots`, their labels and their columns, host columns aside."""
         index = torch.from_numpy(slots).to(self.device)
+        tensors = self._storage.tensors
         picked = {
-            column.name: self._tensors[column.name].index_select(0, index) for column in self.columns if not column.host
+            column.name: tensors[column.name].index_select(0, index)
+            for column in self._storage.beside
+            if not column.host
         }
-        labels = torch.from_numpy(self._hosted[LABEL][slots].astype(np.int64)).to(self.device)
-        return Batch(slots, picked.pop(self.sample_column.name), labels, picked)
+        labels = torch.from_numpy(self._storage.hosted[LABEL][slots].astype(np.int64)).to(self.device)
+        return Batch(slots, self._storage.samples(slots), labels, picked)
+
+    def encoded(self, slots: Slots) -> dict[str, Any]:
+        """Copies of what these slots hold, as the codec's `decode` takes it."""
+        return self._storage.encoded(slots)
 
     def write(self, name: str, slots: npt.NDArray[np.integer], values: torch.Tensor) -> None:
         """Replace what a column holds for some occupied slots (renewed logits, for example)."""
         index = torch.from_numpy(slots.astype(np.int64, copy=False))
-        self._tensors[name][index.to(self._tensors[name].device)] = values
+        tensor = self._storage.tensors[name]
+        tensor[index.to(tensor.device)] = values
 
     @property
     def allocated(self) -> int:
-        """Slots there is storage for: the capacity, or more than are in use when it is unlimited."""
-        return self._tensors[LABEL].shape[0]
+        """Slots there is storage for: the capacity, or more than are in use when there is none."""
+        return self._storage.allocated
 
     def nbytes(self, rule: Rule = "real") -> int:
-        """Bytes of all slots of the capacity; of the slots in use when it is unlimited."""
-        return bytes_per_slot(self.columns, rule) * (self._size if self.capacity is None else self.capacity)
+        """Bytes of all slots of the capacity and of what the codec keeps. Where the capacity is unlimited or slots
+        differ in bytes, of the slots in use, with their codes as they are stored.
+        """
+        per_slot = self._storage.per_slot if rule == "real" else bytes_per_slot(self.columns, rule)
+        codes = 0 if self._storage.arena is None else self._storage.arena.live
+        slots = self._size if self._slots is None or self.varying else self._slots
+        return per_slot * slots + codes + self._storage.kept()
 
     def index_nbytes(self) -> int:
-        """Working memory of the index by class."""
-        return self.membership.nbytes
+        """Working memory: the index by class and, where slots differ in bytes, room that holds nothing."""
+        arena = self._storage.arena
+        free = 0 if arena is None else arena.slack + (self.allocated - self._size) * self._storage.per_slot
+        return self.membership.nbytes + free
 
     def state(self) -> dict[str, torch.Tensor]:
         """Everything a later `load_state` needs; the columns are views, to be written before the next
         change.
         """
-        state = {f"column.{name}": tensor[: self._size] for name, tensor in self._tensors.items()}
-        state["capacity"] = torch.tensor(-1 if self.capacity is None else self.capacity)
+        state = self._storage.state(self._size)
+        state["capacity"] = torch.tensor(-1 if self._slots is None else self._slots)
+        if self._limit is not None:
+            state["limit"] = torch.tensor(self._limit)
         state["members"] = torch.from_numpy(self.membership.order())
         state["counts"] = torch.from_numpy(self.counts.copy())
         return state
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         """Become the memory that was saved. The watcher loads its own state after this."""
-        for column in self.columns:
-            saved = state.get(f"column.{column.name}")
-            if saved is None or saved.dtype != column.dtype or tuple(saved.shape[1:]) != column.shape:
-                raise BudgetedError(f"the saved memory has no {column}: load it with the columns it was saved with")
+        self._storage.check_state(state)
         capacity = int(state["capacity"])
-        self.capacity = None if capacity < 0 else capacity
+        self._slots = None if capacity < 0 else capacity
+        self._limit = int(state["limit"]) if "limit" in state else None
+        columns = (*self.sample_columns, *self._storage.beside)
+        self._storage = Storage(columns, self.codec, self.device, self._limit, self.alike)
         self._size = 0
         size = len(state[f"column.{LABEL}"])
-        self._allocate(size if self.capacity is None else self.capacity)
+        self._allocate(size if self.varying or self._slots is None else self._slots)
         self._size = size
-        for name, tensor in self._tensors.items():
-            tensor[:size] = state[f"column.{name}"]
+        self._storage.load_state(state, size)
         self.membership.build(state["members"].numpy(), state["counts"].numpy())
 
     def _allocate(self, slots: int) -> None:
-        for column in self.columns:
-            tensor = torch.zeros(
-                (slots, *column.shape), dtype=column.dtype, device="cpu" if column.host else self.device
-            )
-            if self._size:
-                tensor[: self._size] = self._tensors[column.name][: self._size]
-            self._tensors[column.name] = tensor
-            if column.host:
-                self._hosted[column.name] = tensor.numpy()
+        self._storage.allocate(slots, self._size)
         self.membership.ensure_slots(slots)
 
     def _remove(self, slot: int) -> None:
-        if not 0 <= slot < self._size:
-            raise IndexError(f"slot {slot} of a memory with {self._size} slots in use")
+        self._occupied(slot)
         if self._watcher is not None:
             self._watcher.evicting(self, slot)
-        labels, last = self._hosted[LABEL], self._size - 1
+        labels, last = self.labels, self._size - 1
         self.membership.remove(int(labels[slot]), slot)
         if slot != last:
             self.membership.rename(int(labels[last]), last, slot)
-            for tensor in self._tensors.values():
-                tensor[slot] = tensor[last]
+        self._storage.remove(slot, last)
         self._size = last
 
-    def _check(self, sample: torch.Tensor, label: int, columns: Mapping[str, torch.Tensor]) -> None:
-        """Refuse what a column could keep only by bending it: a float as a byte, another shape."""
-        if not 0 <= label <= self._label_limit:
-            raise BudgetedError(f"label {label} is not in 0 … {self._label_limit}: declare more classes for the memory")
-        known = {column.name: column for column in self.columns}
-        for name, value in ((self.sample_column.name, sample), *columns.items()):
-            if name not in known or name == LABEL:
-                raise BudgetedError(f"the memory has no column {name!r}: declare it when the memory is made")
-            column = known[name]
-            if tuple(value.shape) != column.shape or value.dtype != column.dtype:
-                raise BudgetedError(
-                    f"column {name!r} keeps {column.dtype} of shape {column.shape}, not {value.dtype} of "
-                    f"shape {tuple(value.shape)}: convert it first"
-                )
+    def _occupied(self, slot: int) -> int:
+        if not 0 <= slot < self._size:
+            raise IndexError(f"slot {slot} of a memory with {self._size} slots in use")
+        return int(slot)
+
+    def _no_room(self, added: int) -> BudgetedError:
+        return BudgetedError(
+            f"{added} bytes do not fit into {self._limit} with {self.nbytes()} in use: evict samples first, as "
+            "budgeted.replay.store does"
+        )

@@ -85,6 +85,10 @@ class Retrieval(Keeps, ABC):
     def stored(self, memory: Memory, slot: int) -> None:
         """A sample has just come into this slot."""
 
+    def moved(self, memory: Memory, old: int, new: int) -> None:
+        """The sample of slot `old` is in slot `new` from now on; of the one that was there, `evicting` told."""
+        self.adopt(memory)
+
     def adopt(self, memory: Memory) -> None:
         """Slots were renumbered or filled in bulk: take the memory as it now is."""
 

@@ -221,6 +221,10 @@ class SimilarityAwareRetrieval(Retrieval):
         if self._bands is not None:
             self._bands.add(label, slot)
 
+    def moved(self, memory: Memory, old: int, new: int) -> None:
+        if self._bands is not None:
+            self._bands.rename(int(memory.labels[new]), memory.host(FREQUENCY.name)[new], old, new)
+
     def adopt(self, memory: Memory) -> None:
         self._memory = memory
         self._ensure_classes(memory.counts.size)

@@ -1,9 +1,10 @@
 """Selection: which arriving samples are stored, and in whose place.
 
-A policy answers `select(memory, label, generator)` once for every arriving sample, with the slot to store
-it in or None. Generators are numpy's, `numpy.random.Generator(numpy.random.PCG64(seed))`: scalar draws are
-several times faster than torch's. The whole state of one is the dictionary `generator.bit_generator.state`
-of strings and integers: it goes to JSON as it is, and assigning it back continues the same sequence.
+A policy answers `select(memory, label, generator)` once for every arriving sample, with the slot to store it in or
+None; `store` asks it, and lets it give up more samples where one does not make room enough. Generators are numpy's,
+`numpy.random.Generator(numpy.random.PCG64(seed))`: scalar draws are several times faster than torch's. The whole state
+of one is the dictionary `generator.bit_generator.state` of strings and integers: it goes to JSON as it is, and
+assigning it back continues the same sequence.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import torch
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.registry import Registry
+from budgeted.replay.codec import Samples
+from budgeted.replay.column import slots_for
 from budgeted.replay.lent import Lent
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
@@ -55,6 +58,52 @@ class Considers(Protocol):
         """These samples (uint8) come next, in this order; what is run on the model is charged."""
 
 
+def store(
+    memory: Memory, selection: Selection, sample: Samples, label: int, generator: np.random.Generator
+) -> int | None:
+    """Offer a sample to the selection, and store it where that says: the slot that it is in, or None.
+
+    Where slots differ in bytes, the one that it replaces may be too small: then that one leaves, and more of those that
+    the selection gives up, until there is room. What cannot be stored is refused before anything changes.
+    """
+    memory.check(label)
+    if not memory.varying:
+        memory.check_sample(sample)
+        slot = selection.select(memory, label, generator)
+        if slot is not None:
+            memory.put(slot, sample, label)
+        return slot
+    encoded = memory.encode(sample)
+    slot = selection.select(memory, label, generator)
+    if slot is None:
+        return None
+    if not memory.fits(encoded, slot):
+        if slot < len(memory):
+            memory.evict(slot)
+        while not memory.fits(encoded, len(memory)) and len(memory):
+            memory.evict(int(selection.give_up(memory, 1, generator)[0]))
+        slot = len(memory)
+    memory.put_encoded(slot, encoded, label)
+    return slot
+
+
+def shrink_to(memory: Memory, selection: Selection, limit: int, generator: np.random.Generator) -> None:
+    """Lower the bytes that a memory may take; as many samples leave as need be, and the selection says which."""
+    if not memory.varying:
+        capacity = slots_for(limit - memory.codec.nbytes(), memory.columns)
+        leaving = len(memory) - capacity
+        given_up = selection.give_up(memory, leaving, generator) if leaving > 0 else ()
+        memory.shrink(capacity, [int(slot) for slot in given_up])
+        return
+    if limit < memory.smallest_limit:
+        raise BudgetedError(f"{limit} bytes do not hold one slot: raise the byte budget")
+    while len(memory) and memory.nbytes() > limit:
+        average = memory.nbytes() / len(memory)
+        count = min(len(memory), max(1, int((memory.nbytes() - limit) / average)))
+        memory.evict(selection.give_up(memory, count, generator).tolist())
+    memory.shrink(limit=limit)
+
+
 def balanced_counts(counts: Slots, stored: int) -> Slots:
     """How many of each class stay when `stored` in all may: the largest class loses one after another."""
     remaining = counts.copy()
@@ -65,7 +114,11 @@ def balanced_counts(counts: Slots, stored: int) -> Slots:
 
 @SELECTIONS.register("reservoir")
 class Reservoir(Selection):
-    """A uniform sample of all that has arrived: the n-th is stored with probability capacity / n."""
+    """A uniform sample of all that has arrived: the n-th is stored with probability capacity / n.
+
+    Where slots differ in bytes, with probability (samples stored) / n once one had to leave, also while there happens
+    to be room: whatever came when there was some would be too many otherwise.
+    """
 
     kept = ("seen",)
 
@@ -74,10 +127,12 @@ class Reservoir(Selection):
 
     def select(self, memory: Memory, label: int, generator: np.random.Generator) -> int | None:
         self.seen += 1
-        if not memory.full:
+        if not memory.full and (not memory.varying or len(memory) == self.seen - 1):
             return len(memory)
         slot = int(generator.integers(self.seen))
-        return slot if slot < len(memory) else None
+        if slot >= len(memory):
+            return None
+        return slot if memory.full else len(memory)
 
 
 @SELECTIONS.register("greedy-balanced")

@@ -221,8 +221,8 @@ def test_bytes_are_the_bases() -> None:
     before = learner.nbytes_by_item()
     feed(learner, 0, 20)
     assert learner.nbytes_by_item() == before
-    kept = [t for name, t in tensors_of(learner).items() if name.startswith("freezing.")]
-    numbers = 24 * (len(learner.freezing.chain) - 1)
+    kept = [t for name, t in tensors_of(learner).items() if name.startswith(("freezing.bases.", "freezing.strengths."))]
+    numbers = 24 * len(learner.freezing.chain) + 8 * 6
     assert before["freezing"] == sum(t.numel() * t.element_size() for t in kept) + numbers
     assert len(kept) == 2 * 7
 
@@ -262,5 +262,5 @@ def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
 
 
 def test_a_state_of_something_else_is_refused() -> None:
-    with pytest.raises(BudgetedError, match="no saved state of ptlf"):
-        TaskCorrelated().load_state_dict({"fisher": []})
+    with pytest.raises(BudgetedError, match="no saved state of TaskCorrelated: it lacks task"):
+        TaskCorrelated().load_written({"fisher": []}, {})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from budgeted.budget import Rule
+from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.learner.parts import make_retrieval
 from budgeted.replay import bytes_per_slot
@@ -29,22 +30,23 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "stream batch": waiting * bytes_per_slot(learner.memory.columns[:2], rule),
         "selection": learner.selection.nbytes(),
         "retrieval": learner.retrieval.nbytes(),
-        "method": learner.method.nbytes() + _reserved_copies(learner, head.out_features + rows),
-        "freezing": learner.freezing.nbytes(parameters),
+        "method": learner.method.nbytes() + _reserved_copies(learner, learner.method, head.out_features + rows),
+        "freezing": learner.freezing.nbytes()
+        + _reserved_copies(learner, learner.freezing.policy, head.out_features + rows),
     }
     return {name: count for name, count in items.items() if count}
 
 
-def _copies_of_head(learner: Learner) -> list[int]:
-    """Rows of whatever the method keeps for every weight of the head (a teacher, a Fisher diagonal): it will grow."""
+def _copies_of_head(learner: Learner, part: Keeps) -> list[int]:
+    """Rows of whatever a part keeps for every weight of the head (a teacher, a Fisher diagonal): it will grow."""
     weight = f"{learner.freezing.chain.head}.weight"
-    kept = (getattr(learner.method, name) for name in learner.method.kept_names())
+    kept = (getattr(part, name) for name in part.kept_names())
     return [len(each[weight]) for each in kept if isinstance(each, dict) and weight in each]
 
 
-def _reserved_copies(learner: Learner, rows: int) -> int:
+def _reserved_copies(learner: Learner, part: Keeps, rows: int) -> int:
     """Bytes that copies of the head will take when it has so many rows, beyond what they take now."""
-    return sum((rows - there) * _row_bytes(learner) for there in _copies_of_head(learner))
+    return sum((rows - there) * _row_bytes(learner) for there in _copies_of_head(learner, part))
 
 
 def working_bytes(learner: Learner) -> dict[str, int]:
@@ -88,9 +90,8 @@ def refuse_class_without_room(learner: Learner) -> None:
     rows = max(0, classes - max(learner.head.out_features, declared))
     part, facts = learner.method.retrieval, replace(learner.facts, classes=classes)
     retrieval = make_retrieval(part, learner.settings.retrieval, facts)
-    growth = rows * _row_bytes(learner) * (1 + len(_copies_of_head(learner))) + max(
-        0, retrieval.nbytes() - learner.retrieval.nbytes()
-    )
+    copies = [rows for part in (learner.method, learner.freezing.policy) for rows in _copies_of_head(learner, part)]
+    growth = rows * _row_bytes(learner) * (1 + len(copies)) + max(0, retrieval.nbytes() - learner.retrieval.nbytes())
     smallest = learner.nbytes() - learner.memory.nbytes() + growth + bytes_per_slot(learner.memory.columns)
     if smallest > budget:
         raise _too_small(budget, f"{classes} classes and one slot", smallest)

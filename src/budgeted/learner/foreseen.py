@@ -156,18 +156,12 @@ class _Probe:
         # large batches of large images would take minutes; time and extras grow with the batch
         self.batch = min(course.batch, 16)
         self.classes = learner.data.classes or 2
-        freezing = dict(learner.settings.freezing)
-        if learner.method.freezing == "linear":  # it must know how long it rises
-            freezing.setdefault("steps", len(course))
-        settings = replace(
-            learner.settings,
-            learner=replace(learner.settings.learner, batch_size=self.batch),
-            freezing=freezing,
-        )
+        settings = replace(learner.settings, learner=replace(learner.settings.learner, batch_size=self.batch))
         model = models.build(model_name, classes=self.classes, input_shape=learner.data.input_shape)
         slots = max(2 * self.batch, min(_STORED, course.slots or _STORED))
         facts = replace(learner.data, samples=None)
         self.learner = Learner(model, learner.method, facts, slots=slots, iterations=0.0, settings=settings, seed=0)
+        self.learner.freezing.share = 0.0  # as at the start of the stream
         self.of_method: dict[Purpose, Cost] = {}  # what the method was charged
         # the method foresees its own; what it does only if that can be paid, it leaves out here
         view = _View(self.learner, charge=self._note, affords=lambda cost: False)

@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 from budgeted.budget import NOTHING, Budget, Cost, Ledger, Purpose, Rule, total
 from budgeted.budget.watched import watched
 from budgeted.errors import BudgetedError
-from budgeted.freezing import FreezingPolicy, FrozenStep, LayerFreezing, TaskCorrelated, policy
+from budgeted.freezing import FreezingPolicy, FrozenStep, LayerFreezing, policy
 from budgeted.learner.augment import Augmentation, Augmenter
 from budgeted.learner.bytes import bytes_by_item, give_up_slots, refuse_class_without_room, working_bytes
 from budgeted.learner.due import Due, Savings
@@ -142,7 +142,7 @@ class Learner:
         self.scaler = torch.amp.GradScaler(self.device.type) if own.autocast == "float16" else None
         self.freezing = LayerFreezing(
             self.model,
-            self._policy(steps, seed),
+            self._policy(seed),
             self.example(2),
             loss=self._cross_entropy_for_price if self.method.plain() else "graph",
             optimizer=self.optimizer,
@@ -323,6 +323,8 @@ class Learner:
             logits = self.model(images)
             loss = self._loss(logits, labels) if self.method.plain() else self.method.loss(step, logits)
         closed = (logits, labels) if self._plain else (None, None)
+        if self.data.samples is not None:
+            self.freezing.share = self.arrived / self.data.samples
         done = self.freezing.backward(loss, *closed, decided=self._decided, scaler=self.scaler)
         self.method.after_backward(step)
         similarity = self._observe(step, drawn.labels)
@@ -606,19 +608,11 @@ class Learner:
                 f"got {str(sample.dtype).removeprefix('torch.')} of shape {'x'.join(map(str, sample.shape))}"
             )
 
-    def _policy(self, steps: int | None, seed: int) -> FreezingPolicy:
-        """The method's freezing policy; what a schedule must know of the stream is given to it."""
+    def _policy(self, seed: int) -> FreezingPolicy:
+        """The method's freezing policy."""
         name, given = self.method.freezing, dict(self.settings.freezing)
         if not isinstance(name, str):
             return name
-        if name == "linear" and "steps" not in given:
-            if steps is None:
-                raise BudgetedError("linear freezing rises over the stream: give freezing.steps or the stream's length")
-            given["steps"] = steps
-        if name == "ptlf" and "stretch" not in given and steps is not None:
-            given["stretch"] = max(
-                given.get("probe", TaskCorrelated.probe) + 1, steps // given.get("tasks", TaskCorrelated.tasks)
-            )
         if name in ("random", "adaptive") and "seed" not in given:
             given["seed"] = seed
         return policy(name, **given)

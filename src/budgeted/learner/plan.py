@@ -65,8 +65,8 @@ def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]
             items["method"] = copies * 4 * parameters
         if learner.method.freezing == "adaptive":
             items["freezing"] = 4 * layers
-        elif learner.freezing.nbytes(4 * parameters):
-            items["freezing"] = learner.freezing.nbytes(4 * parameters)
+        elif learner.freezing.nbytes():
+            items["freezing"] = learner.freezing.nbytes()
     return items
 
 

@@ -37,10 +37,9 @@ def tensors_of(learner: Learner) -> dict[str, Tensor]:
     for parameter, state in learner.optimizer.state.items():
         for key, value in state.items():
             tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
-    for part in ("memory", "retrieval", "selection", "method"):
+    for part in ("memory", "retrieval", "selection", "method", "freezing"):
         for name, tensor in getattr(learner, part).state().items():
             tensors[f"{part}.{name}"] = tensor
-    tensors |= {f"freezing.{name}": tensor for name, tensor in learner.freezing.tensors().items()}
     if learner._waiting:
         tensors["waiting.samples"] = torch.stack([sample for sample, _ in learner._waiting])
         tensors["waiting.rows"] = torch.tensor([row for _, row in learner._waiting])
@@ -65,7 +64,6 @@ def numbers_of(learner: Learner) -> dict[str, Any]:
         "frozen_counts": learner.frozen_counts,
         "frozen_share": learner.frozen_share,
         "generators": learner.generators.state(),
-        "freezing": learner.freezing.state_dict(),
         "ledger": learner.ledger.state_dict(),
         "schedule": None if learner.schedule is None else learner.schedule.state_dict(),
         "scaler": None if learner.scaler is None else learner.scaler.state_dict(),
@@ -109,8 +107,7 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     learner.frozen_share = float(numbers["frozen_share"])
     learner.generators.load_state(numbers["generators"])
     learner.freezing.refresh()
-    learner.freezing.load_state_dict(numbers["freezing"])
-    learner.freezing.load_tensors(_part("freezing", tensors))
+    learner.freezing.load_state(_part("freezing", tensors), learner.device)
     learner.ledger.load_state_dict(numbers["ledger"])
     if learner.schedule is not None:
         learner.schedule.load_state_dict(numbers["schedule"])

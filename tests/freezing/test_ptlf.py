@@ -236,22 +236,6 @@ def test_resume_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert learner.mean_frozen_share > 0
 
 
-def test_a_stream_of_known_length_is_cut_into_equal_stretches() -> None:
-    from dataclasses import replace
-
-    method = METHODS["vanilla"]().with_parts(freezing="ptlf")
-    for samples, freezing, expected in (
-        (1000, {}, 200),
-        (1000, {"tasks": 4}, 250),
-        (20, {}, 11),
-        (9, {"stretch": 50}, 50),
-    ):
-        facts = replace(FACTS, samples=samples)
-        learner = Learner(network(), method, facts, slots=5, settings=Settings(freezing=freezing))
-        assert isinstance(learner.freezing.policy, TaskCorrelated)
-        assert learner.freezing.policy.stretch == expected
-
-
 @pytest.mark.parametrize(
     "settings",
     [{"n_max": -1}, {"tasks": 1}, {"probe": 0}, {"stretch": 10}, {"rank": 0}, {"columns": 0}],

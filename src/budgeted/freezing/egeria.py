@@ -76,8 +76,10 @@ class Egeria(FreezingPolicy):
         self.values, self.smoothed = deque(maxlen=self.window), deque(maxlen=self.window)
 
     def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:
-        """The reference is the model as it is; of a model that changed, what stays keeps its old weights. The front goes
-        back to the first block that is new, if one has come before it."""
+        """The reference is the model as it is; of one that changed, what stays keeps its old weights.
+
+        The front goes back to the first block that is new, if one has come before it.
+        """
         reference = {}
         for name, parameter in model.named_parameters():
             old = self.reference.get(before.parameters.get(name, ""))

@@ -6,6 +6,7 @@ the gradients are there.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -148,13 +149,14 @@ class LinearPrefix(FreezingPolicy):
 
 
 def part_of_stream(share: float | None, parts: int, policy: str, instead: str) -> int:
-    """In which of so many equal parts of the stream it is, from 0 on."""
+    """In which of so many equal parts of the stream the newest sample lies, from 0 on."""
     if share is None:
         raise BudgetedError(
             f"freezing `{policy}` goes by how much of the stream has arrived, and its length is not known: give the "
             f"number of samples, or freezing.{instead} (in a loop of your own set `share` before each backward)"
         )
-    return min(parts - 1, int(share * parts))
+    # the last sample of a part belongs to it; 7 of 25 samples are 7.000000000000001 of 25 parts
+    return min(parts - 1, max(0, math.ceil(share * parts - 1e-9) - 1))
 
 
 @dataclass

@@ -6,17 +6,16 @@ budgeted check examples/alternate.py:Alternate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from budgeted.freezing import StepView
+from budgeted.freezing import FreezingPolicy, StepView
 
 
 @dataclass
-class Alternate:
+class Alternate(FreezingPolicy):
     """The first blocks rest in every other step, when the feature's gradient is below its mean so far."""
 
+    kept = ("mean",)
     blocks: int = 2
     """how many rest"""
     mean: float = field(default=0.0, init=False)
@@ -26,12 +25,3 @@ class Alternate:
         quiet = size < self.mean
         self.mean += (size - self.mean) / (view.step + 1)
         return view.prefix(self.blocks) if quiet and view.step % 2 else frozenset()
-
-    def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
-        """It does not look at gradients."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": self.mean}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.mean = float(state["mean"])

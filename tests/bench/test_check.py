@@ -26,7 +26,8 @@ BROKEN = [
     ("newest_first.py:NewestFirst", 'kept = ("latest",)', "kept = ()", "exact resume"),
     ("forgetful.py:Oldest", 'kept = ("next_place",)', "kept = ()", "exact resume"),
     ("forgetful.py:Oldest", "return len(memory)", "return len(memory) + 1", "growth"),
-    ("alternate.py:Alternate", 'return {"mean": self.mean}', "return {}", "exact resume"),
+    ("alternate.py:Alternate", 'kept = ("mean",)', "kept = ()", "exact resume"),
+    ("alternate.py:Alternate", "quiet =", "self.seen, quiet = __import__('torch').ones(9),", "bytes as counted"),
     ("alternate.py:Alternate", "view.prefix(self.blocks)", "frozenset({99})", "ledger = executed"),
     (
         "focal.py:Focal",
@@ -93,6 +94,12 @@ def test_another_version_of_a_file_is_noticed(tmp_path: Path, capsys: Capture) -
 )
 def test_what_is_not_there_is_said_in_one_line(name: str, said: str, capsys: Capture) -> None:
     assert said in refused(["check", name], capsys)
+
+
+def test_a_policy_made_from_nothing_is_told_what_to_make_it_from(tmp_path: Path) -> None:
+    (tmp_path / "duck.py").write_text("class Duck:\n    def decide(self, view):\n        return frozenset()\n")
+    with pytest.raises(BudgetedError, match="make the class from FreezingPolicy"):
+        list(check(f"{tmp_path / 'duck.py'}:Duck"))
 
 
 def test_a_file_that_fails_to_load_says_why(tmp_path: Path) -> None:

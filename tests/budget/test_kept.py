@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from budgeted.budget.kept import Keeps
+from budgeted.errors import BudgetedError
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,53 @@ def test_what_a_base_keeps_is_kept() -> None:
 
 
 def test_a_state_without_what_is_kept_is_an_error() -> None:
-    state = Outer().state()
-    del state["tensor"]
-    with pytest.raises(KeyError):
-        Outer().load_state(state)
+    for missing, named in (("tensor", "tensor"), ("table.a", "table.a"), ("inner.weights", "weights")):
+        state = Outer().state()
+        del state[missing]
+        with pytest.raises(BudgetedError, match=f"it lacks {named}; load") as error:
+            Outer().load_state(state)
+        assert "\n" not in str(error.value)
+    with pytest.raises(BudgetedError, match="no saved state of Outer: it lacks tensor, table, number and more"):
+        Outer().load_written({}, {})
+
+
+class Draws(Keeps):
+    kept = ("generator", "counts", "table")
+
+    def __init__(self) -> None:
+        self.generator = np.random.default_rng(5)
+        self.counts: dict[str, int] = {}
+        self.table: dict[str, Tensor] = {}
+
+
+def test_a_generator_goes_on_where_it_was() -> None:
+    first, second = Draws(), Draws()
+    first.generator.random(7)
+    second.load_state(first.state())
+    assert second.generator.random(3).tolist() == first.generator.random(3).tolist()
+    assert first.nbytes() == 48
+
+
+def test_an_empty_dictionary_may_have_been_of_numbers_or_of_tensors() -> None:
+    first, second = Draws(), Draws()
+    first.counts, first.table = {"a": 3}, {"b": torch.ones(2)}
+    empty = Draws().state()
+    second.load_state(first.state())
+    assert (second.counts, second.table["b"].tolist()) == ({"a": 3}, [1.0, 1.0])
+    second.load_state(empty)
+    assert (second.counts, second.table) == ({}, {})
+
+
+def test_it_goes_back_to_a_snapshot_as_often_as_wanted() -> None:
+    part = More()
+    kept = part.snapshot()
+    for _ in range(2):
+        part.tensor += 1
+        part.table["a"].zero_()
+        part.numbers.append(4)
+        part.count += 1
+        part.go_back(kept)
+        assert part.tensor.tolist() == [0.0, 1.0, 2.0, 3.0]
+        assert bool(part.table["a"].any())
+        assert part.table["a"].stride() == More().table["a"].stride()
+        assert (part.numbers, part.count) == ([1, 2.5, [3]], 7)

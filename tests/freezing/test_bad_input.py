@@ -19,12 +19,14 @@ from budgeted.budget import (
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing import (
     AdaptivePrefix,
+    FreezingPolicy,
     BadLoss,
     ConstantPrefix,
     LayerFreezing,
     LinearPrefix,
     NeverFreeze,
     NoBlockChain,
+    StepView,
     block_chain,
     policy,
 )
@@ -59,6 +61,39 @@ def test_unknown_policy_suggests_the_nearest() -> None:
     with pytest.raises(BudgetedError, match="ema"):
         AdaptivePrefix(ema=0)
     assert isinstance(policy("none"), NeverFreeze)
+
+
+class Duck:
+    """Decides, but is made from nothing."""
+
+    def decide(self, view: StepView) -> frozenset[int]:
+        return frozenset()
+
+
+class NoDecision(FreezingPolicy):
+    """Decides nothing."""
+
+
+def test_what_is_no_policy_is_refused_and_one_needs_its_decision_alone(
+    model: nn.Module, batch: tuple[Tensor, Tensor]
+) -> None:
+    for wrong in (Duck(), Duck, NeverFreeze, None, 3):
+        with pytest.raises(BudgetedError, match="or one made from FreezingPolicy") as error:
+            LayerFreezing(model, wrong, batch[:1])  # type: ignore[arg-type]
+        assert one_line(error)
+    with pytest.raises(TypeError, match="decide"):
+        NoDecision()  # type: ignore[abstract]
+
+    class First(FreezingPolicy):
+        def decide(self, view: StepView) -> frozenset[int]:
+            return view.prefix(1)
+
+    freezing = LayerFreezing(model, First(), batch[:1])
+    assert freezing.backward(loss_of(model(batch[0]), batch[1])).frozen == {0}
+    assert freezing.nbytes() == 0
+    again = LayerFreezing(model, First(), batch[:1])
+    again.load_state_dict(freezing.state_dict())
+    assert again.step == 1
 
 
 def test_wrong_shape(model: nn.Module) -> None:

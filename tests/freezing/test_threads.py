@@ -73,7 +73,7 @@ def trained(name: str, settings: dict[str, Any], interruption: Interruption | No
         step = freezing.backward(loss) if number % 2 else freezing.backward(loss, logits, labels)
         meeting_of(model).happens.clear()
         optimizer.step()
-        story.append((step.frozen, step.loss, freezing.policy.state_dict()))
+        story.append((step.frozen, step.loss, freezing.policy.written()[0]))
     return story, ledger.state_dict(), [parameter.tolist() for parameter in model.parameters()]
 
 

@@ -56,7 +56,7 @@ def test_other_blocks_are_refused_at_once_and_every_time(change: Callable[[nn.Se
     change(model)
     spent, state = freezing.spent, freezing.state_dict()
     for _ in range(2):
-        with pytest.raises(NoBlockChain, match=r"call remove\(\) and make a new one") as error:
+        with pytest.raises(NoBlockChain, match=r"call changed\(\)") as error:
             model(INPUTS)
         with pytest.raises(NoBlockChain):
             freezing.price(INPUTS)

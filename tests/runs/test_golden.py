@@ -42,7 +42,7 @@ def configs(factor: float = 1.0) -> dict[str, RunConfig]:
         "al-sar-disjoint": RunConfig(
             method="al-sar", stream="disjoint", settings={"freezing.ema": "0.2", "freezing.head_fisher": "false"}
         ),
-        "er-linear-freezing": RunConfig(method="er", freezing="linear"),
+        "er-linear-freezing": RunConfig(method="er", freezing="linear", settings={"freezing.steps": "80"}),
         "sar-class-gradients": RunConfig(
             method="sar", settings={"retrieval.similarity": "class_gradient", "retrieval.normalisation": "class"}
         ),
@@ -52,7 +52,7 @@ def configs(factor: float = 1.0) -> dict[str, RunConfig]:
     # from newly drawn weights nobody could tell how far it has moved them
     quick["gdumb"] = RunConfig(method="gdumb", settings={"method.restart": "given"})
     egeria = {"freezing.period": "2", "freezing.window": "3"}
-    ptlf = {"freezing.n_max": "4", "freezing.probe": "3"}
+    ptlf = {"freezing.n_max": "4", "freezing.probe": "3", "freezing.stretch": "18"}
     watching = {
         "er-egeria": RunConfig(method="er", freezing="egeria", settings=egeria),
         "er-ptlf": RunConfig(method="er", freezing="ptlf", settings=ptlf),

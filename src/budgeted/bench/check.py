@@ -25,6 +25,7 @@ from budgeted import models
 from budgeted.audit import ExecutedOnData
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
+from budgeted.freezing import FreezingPolicy
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings, state
 from budgeted.methods import Method
 from budgeted.methods.er import ER
@@ -80,16 +81,18 @@ def kind_of(part: str) -> Kind:
     """What a name stands for."""
     found = load(part) if ":" in part else None
     if isinstance(found, type):
-        for kind, base in (("method", Method), ("retrieval", Retrieval), ("selection", Selection)):
+        for kind, base in (
+            ("method", Method), ("retrieval", Retrieval), ("selection", Selection), ("freezing", FreezingPolicy)
+        ):  # fmt: skip
             if issubclass(found, base):
                 return kind  # type: ignore[return-value]
-        if all(hasattr(found, verb) for verb in ("decide", "after_backward")):
-            return "freezing"
+        if hasattr(found, "decide"):
+            raise BudgetedError(f"{part} decides but is no freezing policy: make the class from FreezingPolicy")
     if callable(found):
         return "model"
     raise BudgetedError(
-        f"{part} is nothing that can be checked: give FILE.py:NAME of a class made from Method, Retrieval or "
-        "Selection, of a freezing policy, or of a function that makes a model"
+        f"{part} is nothing that can be checked: give FILE.py:NAME of a class made from Method, Retrieval, "
+        "Selection or FreezingPolicy, or of a function that makes a model"
     )
 
 
@@ -173,8 +176,10 @@ def _bytes(build: Build) -> str:
                 f"{highest} bytes after {number + 1} samples, {budget} at the start: reserve in `begin` what is kept "
                 "later, or declare it in `kept` from the start"
             )
-    for name in ("method", "retrieval", "selection"):
-        part = getattr(learner, name)
+    for name, part in (
+        ("method", learner.method), ("retrieval", learner.retrieval), ("selection", learner.selection),
+        ("policy", learner.freezing.policy),
+    ):  # fmt: skip
         hidden = [
             attribute
             for attribute, value in vars(part).items()

@@ -3,13 +3,14 @@
     class Mine(Method):
         kept = ("fisher", "count")
 
-names attributes. Each holds a tensor, an array, a plain value (numbers, text, lists and tuples of them), a dictionary
-of tensors, a frozen dataclass of plain values, or another part that keeps. Bytes are those of the tensors and arrays,
-and eight for every number.
+names attributes. Each holds a tensor, an array, a plain value (numbers, text; lists, tuples, dictionaries of them), a
+dictionary of tensors, a frozen dataclass of plain values, a generator of random numbers, or another part that keeps.
+Bytes are those of the tensors and arrays, and eight for every number.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 from collections import deque
@@ -19,6 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor
+
+from budgeted.errors import BudgetedError
 
 _PLAIN = "plain"  # the entry of a state that holds everything which is no tensor, as JSON
 
@@ -38,14 +41,15 @@ class Keeps:
         """Bytes that it keeps between steps."""
         return sum(_bytes(getattr(self, name)) for name in self.kept_names())
 
-    def state(self) -> dict[str, Tensor]:
-        """All of it as tensors, for a checkpoint."""
-        tensors: dict[str, Tensor] = {}
+    def written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All of it: plain values, ready for JSON, and the tensors, which are not copied."""
         plain: dict[str, Any] = {}
+        tensors: dict[str, Tensor] = {}
         for name in self.kept_names():
             value = getattr(self, name)
             if isinstance(value, Keeps):
-                tensors |= {f"{name}.{key}": tensor for key, tensor in value.state().items()}
+                plain[name], own = value.written()
+                tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
             elif _is_tensors(value):
                 plain[name] = sorted(value)  # also which there are
                 tensors |= {f"{name}.{key}": tensor for key, tensor in value.items()}
@@ -55,6 +59,45 @@ class Keeps:
                 tensors[name] = torch.from_numpy(value.copy())
             else:
                 plain[name] = _written(value)
+        return plain, tensors
+
+    def load_written(
+        self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device | str = "cpu"
+    ) -> None:
+        """Take up what `written` gave; tensors go where those are that they replace, or to `device`."""
+        self._refuse_if_incomplete(plain, tensors)
+        for name in self.kept_names():
+            value = getattr(self, name)
+            if isinstance(value, Keeps):
+                prefix = f"{name}."
+                own = {key.removeprefix(prefix): found for key, found in tensors.items() if key.startswith(prefix)}
+                value.load_written(plain[name], own, device)
+            elif isinstance(value, np.random.Generator):
+                value.bit_generator.state = plain[name]
+            elif isinstance(value, np.ndarray):
+                setattr(self, name, tensors[name].numpy().copy())
+            elif name in tensors:
+                setattr(self, name, _placed(tensors[name], value, device))
+            elif isinstance(value, dict) and isinstance(plain[name], list):  # names of tensors
+                found = {key: _placed(tensors[f"{name}.{key}"], value.get(key), device) for key in plain[name]}
+                setattr(self, name, found)
+            else:
+                setattr(self, name, _like(plain[name], value))
+
+    def _refuse_if_incomplete(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        missing = [name for name in self.kept_names() if name not in plain and name not in tensors]
+        for name in self.kept_names():
+            if isinstance(getattr(self, name), dict) and isinstance(plain.get(name), list):
+                missing += [f"{name}.{key}" for key in plain[name] if f"{name}.{key}" not in tensors]
+        if missing:
+            raise BudgetedError(
+                f"this is no saved state of {type(self).__name__}: it lacks {', '.join(missing[:3])}"
+                f"{' and more' if len(missing) > 3 else ''}; load what was saved of the same part"
+            )
+
+    def state(self) -> dict[str, Tensor]:
+        """All of it as tensors, for a checkpoint."""
+        plain, tensors = self.written()
         # a convolution's bits depend on the layout of its weight, and a file keeps values alone
         strides = {name: tensor.stride() for name, tensor in tensors.items() if tensor.stride() != _usual(tensor)}
         if plain or strides:
@@ -65,27 +108,17 @@ class Keeps:
     def load_state(self, state: Mapping[str, Tensor], device: torch.device | str = "cpu") -> None:
         """Take up what `state` gave; tensors go where those are that they replace, or to `device`."""
         read = json.loads(bytes(state[_PLAIN].tolist())) if _PLAIN in state else {"values": {}, "strides": {}}
-        plain, strides = read["values"], read["strides"]
+        strides = read["strides"]
+        tensors = {name: _laid_out(tensor, strides.get(name)) for name, tensor in state.items() if name != _PLAIN}
+        self.load_written(read["values"], tensors, device)
 
-        def tensor(name: str, like: Any) -> Tensor:
-            there, found = like.device if isinstance(like, Tensor) else device, state[name]
-            laid_out = strides.get(name, _usual(found))
-            return torch.empty_strided(found.shape, laid_out, dtype=found.dtype, device=there).copy_(found)
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of all of it, to go back to."""
+        return copy.deepcopy({name: getattr(self, name) for name in self.kept_names()})
 
-        for name in self.kept_names():
-            value = getattr(self, name)
-            if isinstance(value, Keeps):
-                prefix = f"{name}."
-                own = {key.removeprefix(prefix): found for key, found in state.items() if key.startswith(prefix)}
-                value.load_state(own, device)
-            elif _is_tensors(value):
-                setattr(self, name, {key: tensor(f"{name}.{key}", value.get(key)) for key in plain[name]})
-            elif isinstance(value, np.ndarray):
-                setattr(self, name, state[name].numpy().copy())
-            elif name in state:
-                setattr(self, name, tensor(name, value))
-            else:
-                setattr(self, name, _like(plain[name], value))
+    def go_back(self, snapshot: Mapping[str, Any]) -> None:
+        for name, value in copy.deepcopy(dict(snapshot)).items():
+            setattr(self, name, value)
 
 
 def _is_tensors(value: Any) -> bool:
@@ -97,9 +130,23 @@ def _usual(tensor: Tensor) -> tuple[int, ...]:
     return torch.empty(tensor.shape, device="meta").stride()
 
 
+def _laid_out(tensor: Tensor, strides: list[int] | None) -> Tensor:
+    if strides is None:
+        return tensor
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
+def _placed(found: Tensor, like: Any, device: torch.device | str) -> Tensor:
+    """A copy where the tensor is that it replaces, laid out as it was."""
+    there = like.device if isinstance(like, Tensor) else device
+    return torch.empty_strided(found.shape, found.stride(), dtype=found.dtype, device=there).copy_(found)
+
+
 def _bytes(value: Any) -> int:
     if isinstance(value, Keeps):
         return value.nbytes()
+    if isinstance(value, np.random.Generator):
+        return 48  # two numbers of sixteen bytes, two of eight
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, np.ndarray):
@@ -119,6 +166,8 @@ def _bytes(value: Any) -> int:
 
 def _written(value: Any) -> Any:
     """As JSON takes it."""
+    if isinstance(value, np.random.Generator):
+        return dict(value.bit_generator.state)
     if dataclasses.is_dataclass(value):
         return [_written(getattr(value, item.name)) for item in dataclasses.fields(value)]
     if isinstance(value, (set, frozenset)):

@@ -11,20 +11,24 @@ The criterion's normaliser E|g|^2, and whether head and stem count in the sums, 
 The last block that is trained never rests; where that is not the head, n and m stop before it.
 
 The trace needs the gradients of all blocks, so in every m-th step nothing is frozen and it is refreshed.
+
+When the network changes, blocks that stay keep their traces. A new one does not rest before it was looked at, and its
+trace, which started later, is scaled to the age of the others.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from torch import nn
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.chain import BlockChain
-from budgeted.freezing.policies import NO_BLOCKS, StepView
+from budgeted.freezing.policies import NO_BLOCKS, FreezingPolicy, StepView
+from budgeted.freezing.renamed import Before
 
 Normaliser = Literal["mean_square", "square_of_mean"]
 NORMALISERS = get_args(Normaliser)
@@ -69,7 +73,7 @@ def criterion(
 
 
 @dataclass
-class AdaptivePrefix:
+class AdaptivePrefix(FreezingPolicy):
     """aL: freeze the first n* blocks, n* by the batch freezing criterion."""
 
     refresh_every: int = 4
@@ -92,10 +96,12 @@ class AdaptivePrefix:
     """refresh in every m-th step exactly, or with probability 1/m (as in the published code)"""
     seed: int = 0
     """seed of the draws when refresh is 'bernoulli'"""
-    looks: ClassVar[bool] = True
-    fisher: list[float] = field(default_factory=list, init=False)
+    kept: ClassVar[tuple[str, ...]] = ("gradient", "updates", "since")
+    per_block: ClassVar[tuple[str, ...]] = ("fisher",)
+    fisher: dict[str, float] = field(default_factory=dict, init=False)
     gradient: float = field(default=0.0, init=False)  # the average of |g|^2, or of |g| if that is squared
     updates: dict[str, int] = field(default_factory=lambda: {"fisher": 0, "gradient": 0}, init=False)
+    since: dict[str, int] = field(default_factory=dict, init=False)  # of blocks that came later: updates before them
     last: Criterion | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -112,21 +118,15 @@ class AdaptivePrefix:
             raise BudgetedError(
                 "the gradient at the last feature is not finite: lower the learning rate or check the inputs"
             )
-        if not self.fisher:
-            self.fisher = [0.0] * view.blocks
-        if len(self.fisher) != view.blocks:
-            raise BudgetedError(
-                f"the policy holds the averages of {len(self.fisher)} blocks, the model has {view.blocks}: "
-                "make a new policy for another model"
-            )
         self.last = None
         frozen = NO_BLOCKS
         if not self._refreshes(view.step):
             average = self._average(self.gradient, "gradient") ** (2 if self.normaliser == "square_of_mean" else 1)
             ratio = size / average if average > 0 else math.inf
-            traces = [self._average(trace, "fisher") for trace in self.fisher]
+            traces = [self._trace(name) for name in view.names]
+            most = next((n for n, name in enumerate(view.names[: view.most]) if self._unknown(name)), view.most)
             self.last = criterion(
-                traces, view.saved(), view.full_cost(), ratio, self.head_fisher, self.stem_fisher, view.most
+                traces, view.saved(), view.full_cost(), ratio, self.head_fisher, self.stem_fisher, most
             )
             frozen = view.prefix(self.last.n)
         self.gradient = self._moved(self.gradient, math.sqrt(size) if self.normaliser == "square_of_mean" else size)
@@ -138,8 +138,22 @@ class AdaptivePrefix:
             squares = view.squared_gradients()
             if not all(map(math.isfinite, squares)):
                 return  # an overflow in half precision: the optimizer skips this step too
-            self.fisher = [self._moved(trace, new) for trace, new in zip(self.fisher, squares, strict=True)]
-            self._count("fisher", max(self.fisher))
+            for name, new in zip(view.names, squares, strict=True):
+                self.fisher[name] = self._moved(self.fisher.get(name, 0.0), new)
+            self._count("fisher", max(self.fisher.values()))
+
+    def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:
+        super().begin(model, chain, before)
+        since = {}
+        for block in chain.blocks:
+            was = before.blocks.get(block.name)
+            if was is None and self.updates["fisher"]:
+                since[block.name] = self.updates["fisher"]
+            elif was in self.since:
+                since[block.name] = self.since[was]
+        self.since = since
+        if chain.blocks[-1].name not in before.blocks:  # the last feature is another one
+            self.gradient, self.updates["gradient"] = 0.0, 0
 
     def _refreshes(self, step: int) -> bool:
         if self.refresh == "periodic":
@@ -163,18 +177,20 @@ class AdaptivePrefix:
     def _average(self, value: float, what: str) -> float:
         if self.ema_start != "corrected" or self.updates[what] == 0:
             return value
-        return float(value / (1 - (1 - self.ema) ** self.updates[what]))
+        return value / self._filled(self.updates[what])
 
-    def nbytes(self, model: nn.Module, chain: BlockChain, parameters: int) -> int:
-        """A trace per block and the average size of the feature gradient, eight bytes each."""
-        return 8 * (len(chain) + 1)
+    def _filled(self, updates: int) -> float:
+        """How much of an average that started at zero is there."""
+        return float(1 - (1 - self.ema) ** updates)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"fisher": list(self.fisher), "gradient": self.gradient, "updates": dict(self.updates)}
+    def _unknown(self, name: str) -> bool:
+        """Was the block not looked at yet, though others were?"""
+        return self.since.get(name) == self.updates["fisher"]
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if not {"fisher", "gradient", "updates"} <= set(state):
-            raise BudgetedError("this is no saved state of the adaptive policy: it needs fisher, gradient and updates")
-        self.fisher = [float(trace) for trace in state["fisher"]]
-        self.gradient = float(state["gradient"])
-        self.updates = {name: int(count) for name, count in state["updates"].items()}
+    def _trace(self, name: str) -> float:
+        """The average trace of a block, as if it were as old as those that were there from the start."""
+        value, came = self.fisher.get(name, 0.0), self.since.get(name)
+        if came is None or self.ema_start == "first" or self._unknown(name):
+            return self._average(value, "fisher")
+        whole = value / self._filled(self.updates["fisher"] - came)
+        return whole if self.ema_start == "corrected" else whole * self._filled(self.updates["fisher"])

@@ -55,6 +55,10 @@ class BlockChain:
     def __len__(self) -> int:
         return len(self.blocks)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(block.name for block in self.blocks)
+
     def last_trained(self) -> int:
         """The last block with a parameter that is trained, which never rests: the head, unless that is not trained."""
         trained = {self.trace.parameter_names[index] for index in self.trace.trainable()}

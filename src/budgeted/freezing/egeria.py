@@ -26,9 +26,10 @@ Cost: a whole forward of the reference and two products of the batch with itself
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -36,12 +37,12 @@ from torch import Tensor, nn
 from budgeted.budget import BlockPrices, Cost, total
 from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
-from budgeted.freezing.layout import laid_out_as
-from budgeted.freezing.policies import StepView
+from budgeted.freezing.policies import FreezingPolicy, StepView
+from budgeted.freezing.renamed import Before
 
 
 @dataclass
-class Egeria:
+class Egeria(FreezingPolicy):
     """Freeze the first blocks one by one as they stop moving; thaw all when something moves again."""
 
     period: int = 10
@@ -52,13 +53,16 @@ class Egeria:
     """share of the steepest slope within which a block counts as quiet"""
     thaw: float = 3.0
     """a plasticity so many times the largest of the window is a shift"""
+    looks: ClassVar[bool] = False
     watches: ClassVar[bool] = True
+    kept: ClassVar[tuple[str, ...]] = ("front", "values", "smoothed", "steepest", "quiet", "reference")
     front: int = field(default=0, init=False)
-    values: list[float] = field(default_factory=list, init=False)
-    smoothed: list[float] = field(default_factory=list, init=False)
+    values: deque[float] = field(init=False)
+    smoothed: deque[float] = field(init=False)
     steepest: float = field(default=0.0, init=False)
     quiet: int = field(default=0, init=False)
     reference: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+    _order: list[str] = field(default_factory=list, init=False, repr=False)  # of the blocks, stem first
 
     def __post_init__(self) -> None:
         for name, fits, wanted in (
@@ -69,10 +73,28 @@ class Egeria:
         ):
             if not fits:
                 raise BudgetedError(f"{name} of egeria must be {wanted}, got {getattr(self, name)}")
+        self.values, self.smoothed = deque(maxlen=self.window), deque(maxlen=self.window)
+
+    def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:
+        """The reference is the model as it is; of one that changed, what stays keeps its old weights.
+
+        The front goes back to the first block that is new, if one has come before it.
+        """
+        reference = {}
+        for name, parameter in model.named_parameters():
+            old = self.reference.get(before.parameters.get(name, ""))
+            stays = old is not None and old.shape[1:] == parameter.shape[1:]
+            reference[name] = old if old is not None and stays else parameter.detach().clone()
+        self.reference = reference
+        old_order, self._order = self._order, [block.name for block in chain.blocks]
+        was = [before.blocks.get(name) for name in self._order]
+        if old_order and was[: self.front + 1] != old_order[: self.front + 1]:
+            resting = old_order[: self.front]
+            self._start(next((n for n, name in enumerate(was) if name not in resting), 0))
 
     def decide(self, view: StepView) -> frozenset[int]:
         looking = view.looking
-        if looking is not None and self.reference and view.step % self.period == 0:
+        if looking is not None and view.step > 0 and view.step % self.period == 0:
             mine, old = looking.made(self.front), looking.made_with(self.reference, self.front)
             looking.charge(_plasticity_price(mine) + _plasticity_price(old))
             self.notice(plasticity(mine, old), view.most)
@@ -90,8 +112,8 @@ class Egeria:
             self._start(0)
             self.steepest = 0.0
             return
-        self.values = [*self.values, moved][-self.window :]
-        self.smoothed = [*self.smoothed, sum(self.values) / len(self.values)][-self.window :]
+        self.values.append(moved)
+        self.smoothed.append(sum(self.values) / len(self.values))
         if len(self.smoothed) < self.window:
             return
         steep = abs(slope(self.smoothed))
@@ -103,39 +125,14 @@ class Egeria:
     def _start(self, front: int) -> None:
         """Watch another front block."""
         self.front, self.quiet = front, 0
-        self.values, self.smoothed = [], []
+        self.values.clear()
+        self.smoothed.clear()
 
     def most(self, model: nn.Module, chain: BlockChain, step: BlockPrices) -> Cost:
         """A forward, and the products of what the widest block may make."""
         trace = chain.trace
         widest = max(value.numel for op in trace.ops for value in op.outputs) // max(1, trace.batch)
         return total(step.forward) + Cost(0, 2 * step.batch**2 * (2 * widest + 5))
-
-    def nbytes(self, model: nn.Module, chain: BlockChain, parameters: int) -> int:
-        """The reference and, eight bytes each, the windows and four numbers."""
-        return parameters + 8 * (2 * self.window + 4)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(self.reference)
-
-    def load_tensors(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        self.reference = laid_out_as(model, tensors)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "front": self.front,
-            "values": list(self.values),
-            "smoothed": list(self.smoothed),
-            "steepest": self.steepest,
-            "quiet": self.quiet,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if not {"front", "values", "smoothed", "steepest", "quiet"} <= set(state):
-            raise BudgetedError("this is no saved state of egeria: it needs front, values, smoothed, steepest, quiet")
-        self.front, self.quiet, self.steepest = int(state["front"]), int(state["quiet"]), float(state["steepest"])
-        self.values = [float(value) for value in state["values"]]
-        self.smoothed = [float(value) for value in state["smoothed"]]
 
 
 @torch.no_grad()

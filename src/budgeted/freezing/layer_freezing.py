@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from budgeted.budget import NOTHING, BlockPrices, Cost, Ledger, Purpose, Rule, total
+from budgeted.budget.kept import Keeps
 from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.budget.pricing import Unpriced
 from budgeted.budget.trace import output_tensors, tracing
@@ -35,10 +36,11 @@ from budgeted.freezing.given import BadLoss, Given, check_loss, refuse_trained_i
 from budgeted.freezing.hooks import only_for
 from budgeted.freezing.looking import Looking
 from budgeted.freezing.loss_graph import LossGraph
-from budgeted.freezing.part import Part, Parts
 from budgeted.freezing.policies import FreezingPolicy, StepView
 from budgeted.freezing.ranks import Ranks
 from budgeted.freezing.registry import policy as policy_by_name
+from budgeted.freezing.renamed import as_it_was, renamed
+from budgeted.freezing.split import Split, Splits
 from budgeted.freezing.step_prices import Forward, StepPrices, cross_entropy_of
 from budgeted.freezing.structure import Structure
 from budgeted.freezing.units import Granularity
@@ -65,7 +67,7 @@ class _Open:
     """An optimizer step under way: what its first micro-batch decided, for those that follow."""
 
     frozen: frozenset[int]
-    policy: dict[str, Any]  # the policy's state after the decision, before any gradient was looked at
+    policy: Mapping[str, Any]  # what it kept after the decision, before any gradient was looked at
     optimizer: Cost
 
 
@@ -79,7 +81,7 @@ class _Noted(threading.local):
         self.listening = True
 
 
-class LayerFreezing:
+class LayerFreezing(Keeps):
     """Decides per step which blocks to freeze, runs the backward without them, and keeps the price."""
 
     def __init__(
@@ -124,29 +126,42 @@ class LayerFreezing:
                 raise UnknownName(what, str(chosen), get_args(known))
         self.model = model
         self.policy: FreezingPolicy = policy_by_name(policy) if isinstance(policy, str) else policy
-        if isinstance(self.policy, type) or not isinstance(self.policy, FreezingPolicy):
-            raise BudgetedError(f"{policy!r} is no freezing policy: give a name such as 'adaptive', or an object")
+        if not isinstance(self.policy, FreezingPolicy):
+            raise BudgetedError(
+                f"{policy!r} is no freezing policy: give a name such as 'adaptive', or one made from FreezingPolicy"
+            )
         self.ledger = ledger
-        self._graph = LossGraph(model, unpriced) if loss == "graph" else None
-        self.prices = StepPrices(model, None if isinstance(loss, str) else loss, granularity, unpriced)
-        inputs = (example,) if isinstance(example, Tensor) else tuple(example)
-        self.chain: BlockChain = self.prices.chain(self.prices.forward(inputs, keywords))
+        self.share: float | None = None
+        """share of the stream that has arrived, for policies that go by it: set it before each backward"""
         self.step = 0
-        self.share: float | None = None  # of the stream that has arrived, where the owner knows
+        self.prices = StepPrices(model, None if isinstance(loss, str) else loss, granularity, unpriced)
+        self._graph = LossGraph(model, unpriced) if loss == "graph" else None
         self._optimizer = optimizer
         if optimizer is not None and optimizer_price is None:
             optimizer_price = OptimizerPrice(optimizer)
-        self._parts = Parts(self.prices, self.chain, optimizer_price)
+        self._optimizer_price = optimizer_price
         self._criterion_rule: Rule = criterion_rule
+        self._batch_norm: BatchNormStatistics = batch_norm
         self._ranks = ranks
-        self._structure = Structure(model)
-        self._removed = False
-        self._held = HeldStatistics(model) if batch_norm == "hold" else None
-        self._noted = _Noted()
         self._open: _Open | None = None
+        self._removed = False
+        inputs = (example,) if isinstance(example, Tensor) else tuple(example)
+        self._attach(inputs, keywords)
+        self.policy.begin(model, self.chain, as_it_was(self.chain))
+
+    def _attach(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None) -> None:
+        """Find the chain of the model as it is, and hook what is watched."""
+        model = self.model
+        example = self.prices.forward(inputs, keywords)
+        self.chain: BlockChain = self.prices.chain(example)
+        self._example = example.inputs, example.keywords
+        self._splits = Splits(self.prices, self.chain, self._optimizer_price)
+        self._structure = Structure(model)
+        self._held = HeldStatistics(model) if self._batch_norm == "hold" else None
+        self._noted = _Noted()
         self._features = FeatureGradient(model, self.chain.head, self._graph, self.chain.feature_of)
-        watches = getattr(self.policy, "watches", False)
-        self._looking = Looking(model, self.chain, lambda: self._noted.listening) if watches else None
+        listening = lambda: self._noted.listening  # noqa: E731
+        self._looking = Looking(model, self.chain, listening) if self.policy.watches else None
         self._handles = [model.register_forward_pre_hook(only_for(model, self.note_forward), with_kwargs=True)]
         if self._graph is not None:
             self._handles.append(model.register_forward_hook(only_for(model, self._note_output)))
@@ -235,17 +250,15 @@ class LayerFreezing:
 
     def most(self, inputs: Tensor | Sequence[Any], *, keywords: Mapping[str, Any] | None = None) -> Cost:
         """What a step on such a batch costs at most: nothing frozen, all parameters stepped, gradients looked at."""
-        everything = [p for p in self._parts.parameters.values() if p.requires_grad]
+        everything = [p for p in self._splits.parameters.values() if p.requires_grad]
         inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
         step = self.price(inputs, keywords=keywords)
         cost = step.total + self.optimizer_cost(everything)
-        if getattr(self.policy, "looks", False):
+        if self.policy.looks:
             # the gradient at the feature is a part of the head's backward, in closed form no dearer than twice the head
             feature = 2 * step.forward[-1].real + step.backward[-1].real
             cost += Cost(0, 2 * sum(p.numel() for p in everything) + feature)
-        if self._looking is not None:
-            cost += self.policy.most(self.model, self.chain, step)  # type: ignore[attr-defined]
-        return cost
+        return cost + self.policy.most(self.model, self.chain, step)
 
     def foretell(
         self, loss: Tensor, outputs: Any, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None
@@ -257,27 +270,54 @@ class LayerFreezing:
             found = self._graph.price(loss)
             forward = self.prices.reading(forward, frozenset(index for _, index in found.outputs))
             of_loss, beside = (found.forward, found.backward), found.parameters
-        part = self._parts.of([forward], frozenset())
+        split = self._splits.of([forward], frozenset())
         return {
-            "forward": part.costs["forward"] + of_loss[0],
-            "backward": part.costs["backward"] + of_loss[1],
-            "optimizer": part.costs["optimizer"] + self.optimizer_cost(beside),
+            "forward": split.costs["forward"] + of_loss[0],
+            "backward": split.costs["backward"] + of_loss[1],
+            "optimizer": split.costs["optimizer"] + self.optimizer_cost(beside),
         }
 
     def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
         """What the optimizer's step on these parameters costs."""
-        return self._parts.optimizer_cost(trained)
+        return self._splits.optimizer_cost(trained)
 
     def refresh(self) -> None:
         """Look at the model again: call it when parameters were replaced (a head that grew is noticed by itself)."""
         self._structure.note()
         self._features.find()
         self.prices.forget()
-        self._parts.look_again()
+        self._splits.look_again()
+
+    def changed(self, example: Tensor | Sequence[Any] | None = None, keywords: Mapping[str, Any] | None = None) -> None:
+        """The model has other blocks now (a layer, a branch, another extractor): go on with it as it is.
+
+        Blocks that stay keep what the policy knows of them, whatever they are called now; new ones start as at the
+        beginning. `example`: inputs as they are now; those of the start if not given. Call it between two steps.
+        """
+        if self._removed:
+            raise BudgetedError("this freezing was removed and sees no forward any more: make a new one for the model")
+        if self._open is not None:
+            raise BudgetedError(
+                "the model changed inside an optimizer step: end the step (the last backward without `more`, or "
+                "end_step()), then call changed()"
+            )
+        inputs = (example,) if isinstance(example, Tensor) else example
+        if inputs is None:
+            inputs, keywords = self._example[0], {**self._example[1], **(keywords or {})}
+        old, parameters, checked, head = self.chain, self._splits.parameters, self._features.checked, self.chain.head
+        self.prices.forget()
+        self.prices.chain(self.prices.forward(inputs, keywords))  # refused, if it is, before anything is let go
+        self._take_hooks_off()
+        self._attach(inputs, keywords)
+        self._features.checked = checked and self.chain.head == head
+        self.policy.begin(self.model, self.chain, renamed(old, parameters, self.chain, self._splits.parameters))
 
     def remove(self) -> None:
         """Take the hooks off the model."""
         self._removed = True
+        self._take_hooks_off()
+
+    def _take_hooks_off(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._features.remove()
@@ -286,42 +326,52 @@ class LayerFreezing:
         if self._held is not None:
             self._held.remove()
 
-    def nbytes(self, parameters: int) -> int:
-        """Bytes that the policy keeps between steps, given the bytes of the model's parameters."""
-        own = getattr(self.policy, "nbytes", None)
-        return 0 if own is None else int(own(self.model, self.chain, parameters))
+    # -- what is kept between steps ------------------------------------------------------------------------
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What the policy keeps beside the plain numbers of `state_dict`."""
-        own = getattr(self.policy, "tensors", None)
-        return {} if own is None else dict(own())
+    def nbytes(self) -> int:
+        """Bytes that the policy keeps."""
+        return self.policy.nbytes()
 
-    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        own = getattr(self.policy, "load_tensors", None)
-        if own is not None:
-            own(self.model, tensors)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The policy's averages and draws: plain numbers, ready for JSON or a checkpoint."""
-        return {
+    def written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        state, tensors = self.policy.written()
+        plain = {
             "step": self.step,
             "policy": type(self.policy).__name__,
-            "state": self.policy.state_dict(),
+            "blocks": list(self.chain.names),
+            "state": state,
             "closed_form_checked": self._features.checked,  # the check is run, and charged, once
         }
+        return plain, tensors
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if not {"step", "policy", "state"} <= set(state):
-            raise BudgetedError("this is no saved state of a layer freezing: it needs step, policy and state")
-        if state["policy"] != type(self.policy).__name__:
+    def load_written(
+        self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device | str = "cpu"
+    ) -> None:
+        if not {"step", "policy", "blocks", "state"} <= set(plain):
+            raise BudgetedError("this is no saved state of a layer freezing: it needs step, policy, blocks and state")
+        if plain["policy"] != type(self.policy).__name__:
             raise BudgetedError(
-                f"the saved state is of policy {state['policy']}, this is {type(self.policy).__name__}: "
+                f"the saved state is of policy {plain['policy']}, this is {type(self.policy).__name__}: "
                 "build the freezing with the policy that it was saved with"
             )
-        self.step = int(state["step"])
-        self.policy.load_state_dict(state["state"])
-        self._features.checked = bool(state.get("closed_form_checked", False))
+        if plain["blocks"] != list(self.chain.names):
+            others = sorted(set(plain["blocks"]) ^ set(self.chain.names)) or ["in another order"]
+            raise BudgetedError(
+                f"the saved state is of a model with other blocks ({', '.join(others[:4])}): load it into one that has "
+                "grown as far"
+            )
+        self.policy.load_written(plain["state"], tensors, device)
+        self.step = int(plain["step"])
+        self._features.checked = bool(plain.get("closed_form_checked", False))
         self._open = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is kept as plain numbers, ready for JSON; a policy that keeps tensors has them under `tensors`."""
+        plain, tensors = self.written()
+        return plain | ({"tensors": {name: t.detach().clone() for name, t in tensors.items()}} if tensors else {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
+        self.load_written(state, state.get("tensors", {}), device)
 
     # -- inside --------------------------------------------------------------------------------------------
 
@@ -341,7 +391,8 @@ class LayerFreezing:
         view = step_view(
             given,
             self.step,
-            self._parts,
+            self.share,
+            self._splits,
             self.prices,
             self.chain,
             self._features,
@@ -350,37 +401,37 @@ class LayerFreezing:
             self._looking,
         )
         limited = self.ledger is not None and self.ledger.compute is not None
-        before = self.policy.state_dict() if limited else None
+        before = self.policy.snapshot() if limited else None
         first = self._open is None
         if self._open is None:
-            part = self._parts.of(given.forwards, self._decide(view, given.forwards[-1]))
-            optimizer = part.costs["optimizer"] + self.optimizer_cost(given.beside)
-            opened = _Open(part.frozen, self.policy.state_dict(), optimizer) if given.more else None
+            split = self._splits.of(given.forwards, self._decide(view, given.forwards[-1]))
+            optimizer = split.costs["optimizer"] + self.optimizer_cost(given.beside)
+            opened = _Open(split.frozen, self.policy.snapshot(), optimizer) if given.more else None
         else:
             opened = self._open
-            self.policy.load_state_dict(opened.policy)  # what the micro-batch before showed is part of what comes now
-            part = self._parts.of(given.forwards, opened.frozen)
-        if self._graph is not None and part.frozen and self._graph.marks_features:
-            found = self._graph.price(given.loss, self._unreached(part.frozen))
+            self.policy.go_back(opened.policy)  # what the micro-batch before showed is part of what comes now
+            split = self._splits.of(given.forwards, opened.frozen)
+        if self._graph is not None and split.frozen and self._graph.marks_features:
+            found = self._graph.price(given.loss, self._unreached(split.frozen))
             given = replace(given, loss_costs=(found.forward, found.backward))
-        costs = self._costs(given, part)
+        costs = self._costs(given, split)
         if before is not None:
-            self._refuse_if_unpaid(costs, part, before)
+            self._refuse_if_unpaid(costs, split, before)
         if first:
-            for parameter in [p for p in part.resting if p.grad is not None]:
+            for parameter in [p for p in split.resting if p.grad is not None]:
                 parameter.grad = None  # a zero left by zero_grad(set_to_none=False) would still move it by momentum
         if decided is not None:
-            decided(part.resting)
-        trained = [*part.trained, *given.beside]
+            decided(split.resting)
+        trained = [*split.trained, *given.beside]
         self._run(given.loss if given.scaler is None else given.scaler.scale(given.loss), trained)
         if given.look and self._ranks is not None:
             costs["backward"] += Cost(0, self._ranks.average(trained))
         if given.scaler is not None and self._optimizer is not None and not given.more:
             given.scaler.unscale_(self._optimizer)
         if self._held is not None:
-            self._held.restore(part.modules)
+            self._held.restore(split.modules)
         if given.look:
-            self.policy.after_backward(view, part.frozen)
+            self.policy.after_backward(view, split.frozen)
         costs["fisher"] = total(given.looked)
         if opened is not None:
             costs["optimizer"] = NOTHING  # charged once, when the step ends
@@ -391,33 +442,24 @@ class LayerFreezing:
             self.step += 1
         elif not given.more:
             self.end_step()
-        return FrozenStep(part.frozen, costs, part.share, value)
+        return FrozenStep(split.frozen, costs, split.share, value)
 
-    def _unreached(self, frozen: frozenset[int]) -> frozenset[int]:
-        """Blocks that no gradient has to come back to: nothing up to them is trained."""
-        trained = [b for b in range(len(self.chain)) if b not in frozen and self._trains(b)]
-        return frozenset(range(min(trained, default=len(self.chain))))
-
-    def _trains(self, block: int) -> bool:
-        return any(self._parts.parameters[name].requires_grad for name in self.chain.owned(block))
-
-    def _costs(self, given: Given, part: Part) -> dict[Purpose, Cost]:
-        summed = sum(p.numel() for p in (*part.trained, *given.beside) if p.grad is not None)
+    def _costs(self, given: Given, split: Split) -> dict[Purpose, Cost]:
+        summed = sum(p.numel() for p in (*split.trained, *given.beside) if p.grad is not None)
         return {
-            "forward": part.costs["forward"] + given.loss_costs[0],
-            "backward": part.costs["backward"] + given.loss_costs[1] + Cost(0, summed),
-            "optimizer": part.costs["optimizer"] + self.optimizer_cost(given.beside),
+            "forward": split.costs["forward"] + given.loss_costs[0],
+            "backward": split.costs["backward"] + given.loss_costs[1] + Cost(0, summed),
+            "optimizer": split.costs["optimizer"] + self.optimizer_cost(given.beside),
             "fisher": total(given.looked),
         }
 
-    def _refuse_if_unpaid(self, costs: Mapping[Purpose, Cost], part: Part, policy: dict[str, Any]) -> None:
+    def _refuse_if_unpaid(self, costs: Mapping[Purpose, Cost], split: Split, policy: Mapping[str, Any]) -> None:
         """Raise BudgetSpent, with everything as it was, if this step may cost more than is left on any rank."""
         assert self.ledger is not None
-        looks = getattr(self.policy, "looks", False)
-        cost = total(costs.values()) + Cost(0, 2 * sum(p.numel() for p in part.trained) if looks else 0)
+        cost = total(costs.values()) + Cost(0, 2 * sum(p.numel() for p in split.trained) if self.policy.looks else 0)
         unpaid = not self.ledger.affords(cost)
         if unpaid if self._ranks is None else self._ranks.any(unpaid):
-            self.policy.load_state_dict(policy)
+            self.policy.go_back(policy)
             if self._held is not None:
                 self._held.restore(frozenset(self._held.names))  # a refused step leaves nothing behind
             self.ledger.refuse(cost)
@@ -468,7 +510,7 @@ class LayerFreezing:
             if changed:
                 raise NoBlockChain(
                     f"the model's blocks are others than when this freezing was made (changed: {', '.join(changed)}): "
-                    "call remove() and make a new one for the model as it is now"
+                    "call changed() before the next forward, or undo it"
                 )
             self.refresh()
 

@@ -6,14 +6,21 @@ the gradients are there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import ClassVar
 
 import numpy as np
+from torch import nn
 
+from budgeted.budget import NOTHING, BlockPrices, Cost
+from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
+from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.looking import Looking
+from budgeted.freezing.renamed import Before
 
 NO_BLOCKS: frozenset[int] = frozenset()
 
@@ -38,43 +45,56 @@ class StepView:
     """the blocks' own tensors, for a policy that says `watches = True`"""
     most: int = -1
     """most blocks that may rest, from the stem on: the last one that is trained never does (not given: the head)"""
+    share: float | None = None
+    """share of the stream that has arrived, from 0 to 1; None where nobody knows how long it is"""
+    names: tuple[str, ...] = ()
+    """names of the blocks, stem first, head last (not given: their numbers)"""
 
     def __post_init__(self) -> None:
         if self.most < 0:
             self.most = self.blocks - 1
+        if not self.names:
+            self.names = tuple(map(str, range(self.blocks)))
 
     def prefix(self, n: int) -> frozenset[int]:
         """The first n blocks, or as many as may rest."""
         return frozenset(range(min(n, self.most)))
 
 
-@runtime_checkable
-class FreezingPolicy(Protocol):
-    """Decides before the backward pass; may look at the gradients after it.
+class FreezingPolicy(Keeps, ABC):
+    """Decides before the backward pass which blocks rest; may look at the gradients after it.
 
-    A policy that keeps more than a few numbers also has `nbytes(model, chain, parameters)` (what it keeps, given the
-    bytes of the model's parameters), `tensors()` and `load_tensors(model, tensors)`. One that watches the blocks' own
-    tensors says `watches = True` and has `most(model, chain, step)`, what looking costs at most.
+    One of your own needs `decide` and no more. What it keeps between steps is named in `kept`, or in `per_block` if it
+    is a number for each block: bytes, checkpoints and the way back from a step that cannot be paid follow from that.
     """
 
-    def decide(self, view: StepView) -> frozenset[int]: ...
+    per_block: ClassVar[tuple[str, ...]] = ()
+    """names of attributes that hold a number for each block, by its name: there from the start, at 0, and kept; when
+    the network changes they go with the blocks that stay"""
+    looks: ClassVar[bool] = True
+    """whether it may ask for gradients, which a step that comes must then be able to pay"""
+    watches: ClassVar[bool] = False
+    """whether it wants to see the blocks' own tensors, in `view.looking`"""
 
-    def after_backward(self, view: StepView, frozen: frozenset[int]) -> None: ...
+    @abstractmethod
+    def decide(self, view: StepView) -> frozenset[int]:
+        """The blocks that rest in this step."""
 
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
-
-
-class _Stateless:
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
-        """These policies do not look at gradients."""
+        """The gradients are there; once for every micro-batch, each time from what `decide` left behind."""
 
-    def state_dict(self) -> dict[str, Any]:
-        return {}
+    def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:
+        """The network is there, or has changed: make room for what is kept of it."""
+        for name in self.per_block:
+            old = getattr(self, name, {})
+            setattr(self, name, {b.name: old.get(before.blocks.get(b.name), 0.0) for b in chain.blocks})
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing is kept between steps."""
+    def most(self, model: nn.Module, chain: BlockChain, step: BlockPrices) -> Cost:
+        """What watching may cost in one step, at most; `step` are the prices of one with nothing frozen."""
+        return NOTHING
+
+    def kept_names(self) -> list[str]:
+        return [*super().kept_names(), *self.per_block]
 
 
 def _at_least_zero(name: str, n: int) -> None:
@@ -83,19 +103,22 @@ def _at_least_zero(name: str, n: int) -> None:
 
 
 @dataclass(frozen=True)
-class NeverFreeze(_Stateless):
+class NeverFreeze(FreezingPolicy):
     """Train every block in every step."""
+
+    looks: ClassVar[bool] = False
 
     def decide(self, view: StepView) -> frozenset[int]:
         return NO_BLOCKS
 
 
 @dataclass(frozen=True)
-class ConstantPrefix(_Stateless):
+class ConstantPrefix(FreezingPolicy):
     """Freeze the same first blocks in every step (the paper's n=8 is 4 blocks of ResNet-32, n=16 is 9)."""
 
     n: int = 4
     """blocks to freeze, from the stem on"""
+    looks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _at_least_zero("n", self.n)
@@ -105,31 +128,47 @@ class ConstantPrefix(_Stateless):
 
 
 @dataclass(frozen=True)
-class LinearPrefix(_Stateless):
-    """Freeze more as training goes on: from 0 blocks in the first step to n_max in the last, in equal stretches."""
+class LinearPrefix(FreezingPolicy):
+    """Freeze more as the stream goes on: from 0 blocks at its start to n_max at its end, in equal stretches."""
 
     n_max: int = 8
     """blocks frozen at the end"""
-    steps: int = 1000
-    """steps over which the ramp rises; it stays at n_max afterwards"""
+    steps: int | None = None
+    """steps over which the ramp rises, where it is not to rise over the stream; it stays at n_max afterwards"""
+    looks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         _at_least_zero("n_max", self.n_max)
-        if self.steps < 1:
+        if self.steps is not None and self.steps < 1:
             raise BudgetedError(f"steps must be 1 or more, got {self.steps}")
 
     def decide(self, view: StepView) -> frozenset[int]:
+        if self.steps is None:
+            return view.prefix(part_of_stream(view.share, self.n_max + 1, "linear", "steps"))
         return view.prefix(min(self.n_max, view.step * (self.n_max + 1) // self.steps))
 
 
+def part_of_stream(share: float | None, parts: int, policy: str, instead: str) -> int:
+    """In which of so many equal parts of the stream the newest sample lies, from 0 on."""
+    if share is None:
+        raise BudgetedError(
+            f"freezing `{policy}` goes by how much of the stream has arrived, and its length is not known: give the "
+            f"number of samples, or freezing.{instead} (in a loop of your own set `share` before each backward)"
+        )
+    # the last sample of a part belongs to it; 7 of 25 samples are 7.000000000000001 of 25 parts
+    return min(parts - 1, max(0, math.ceil(share * parts - 1e-9) - 1))
+
+
 @dataclass
-class RandomPrefix:
+class RandomPrefix(FreezingPolicy):
     """Freeze the first n blocks, n drawn anew in every step from 0 to n_max."""
 
     n_max: int = 8
     """most blocks that may be frozen"""
     seed: int = 0
     """seed of the draws"""
+    looks: ClassVar[bool] = False
+    kept: ClassVar[tuple[str, ...]] = ("_generator",)
     _generator: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -138,12 +177,3 @@ class RandomPrefix:
 
     def decide(self, view: StepView) -> frozenset[int]:
         return view.prefix(int(self._generator.integers(self.n_max + 1)))
-
-    def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
-        """Draws do not depend on gradients."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"generator": self._generator.bit_generator.state}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._generator.bit_generator.state = state["generator"]

@@ -1,8 +1,8 @@
 """PTLF (Yang, Lin, Zhang, Zhang, Fan, arXiv 2303.07477): freeze the layers that a new task shares most with old ones.
 
-The stream is taken in stretches, one per task. At the end of a stretch the inputs of every layer, as matrix columns
-(patches of a convolution), go into a basis M of the `rank` strongest directions that the layer has read so far, by an
-incremental singular value decomposition. In the first `probe` steps of the next stretch nothing is frozen and the
+The stream is taken in equal stretches, one per task. At the end of a stretch the inputs of every layer, as columns of a
+matrix (patches of a convolution), go into a basis M of the `rank` strongest directions that the layer has read so far,
+by an incremental singular value decomposition. In the first `probe` steps of the next stretch nothing is frozen and the
 gradient g [outputs, inputs] of the layers is compared with the basis: the task-correlation ratio of a block is
 
     sqrt( sum |g M|^2 / sum |g|^2 )   over its layers and the probing steps.
@@ -16,7 +16,8 @@ projection of gradients (GPM, TRGP) suggests.
 
 Deviations (ours / paper, as far as known):
 - rank: at most 16 directions a layer / as many as hold a share of the energy;
-- what a task adds to the basis: 128 columns of one batch, that of a stretch's last step / of a set of its samples;
+- what a task adds to the basis: 128 columns of one batch, that of a stretch's last step, or of the first with its last
+  samples / of a set of its samples;
 - number frozen: n_max * stretch / (tasks - 1) / grows with the tasks, by a schedule that is not known here;
 - boundaries: stretches of equal length, so that it runs on any stream / given tasks;
 - learning: supervised / self-supervised.
@@ -28,9 +29,9 @@ Bytes: a basis and its strengths per layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -41,29 +42,39 @@ from budgeted.budget import BlockPrices, Cost
 from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.looking import Layer, Looking, layers_of
-from budgeted.freezing.policies import NO_BLOCKS, StepView
+from budgeted.freezing.policies import FreezingPolicy, StepView, part_of_stream
+from budgeted.freezing.renamed import Before
 
 
 @dataclass
-class TaskCorrelated:
+class TaskCorrelated(FreezingPolicy):
     """Freeze, anywhere in the model, the blocks whose gradient lies most in what they read before (PTLF)."""
 
     n_max: int = 8
     """blocks frozen in the last stretch"""
     tasks: int = 5
     """stretches over which the number rises"""
-    stretch: int = 1000
-    """steps of a stretch; a learner that knows the stream's length gives a share of it to each task"""
+    stretch: int | None = None
+    """steps of a stretch, where each task is not to have an equal share of the stream; they then go on without end"""
     probe: int = 10
     """steps at the start of a stretch in which nothing is frozen and the ratio is measured"""
     rank: int = 16
     """directions kept per layer"""
     columns: int = 128
     """input columns per layer that are taken at the end of a stretch, evenly out of the batch's"""
+    looks: ClassVar[bool] = False
     watches: ClassVar[bool] = True
-    frozen: frozenset[int] = field(default=NO_BLOCKS, init=False)
-    shared: list[float] = field(default_factory=list, init=False)  # per block: squares in the basis
-    whole: list[float] = field(default_factory=list, init=False)  # per block: squares of all
+    kept: ClassVar[tuple[str, ...]] = ("task", "place", "taken", "owed", "reached", "pace", "bases", "strengths")
+    per_block: ClassVar[tuple[str, ...]] = ("rests", "shared", "whole")
+    task: int = field(default=-1, init=False)  # the stretch under way
+    place: int = field(default=0, init=False)  # of the step in it
+    taken: bool = field(default=True, init=False)  # is what its layers read in the bases?
+    owed: bool = field(default=False, init=False)  # or will it be in the next one, as it was over too soon?
+    reached: float = field(default=0.0, init=False)  # share of the stream at the last step
+    pace: float = field(default=0.0, init=False)  # how far the share went when it went last
+    rests: dict[str, float] = field(default_factory=dict, init=False)  # 1 where a block does
+    shared: dict[str, float] = field(default_factory=dict, init=False)  # squares in the basis
+    whole: dict[str, float] = field(default_factory=dict, init=False)  # squares of all
     bases: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
     strengths: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
@@ -72,43 +83,79 @@ class TaskCorrelated:
             ("n_max", self.n_max >= 0, "0 or more"),
             ("tasks", self.tasks >= 2, "2 or more"),
             ("probe", self.probe >= 1, "1 or more"),
-            ("stretch", self.stretch > self.probe, f"longer than its probe of {self.probe} steps"),
+            (
+                "stretch",
+                self.stretch is None or self.stretch > self.probe,
+                f"longer than its probe of {self.probe} steps",
+            ),
             ("rank", self.rank >= 1, "1 or more"),
             ("columns", self.columns >= 1, "1 or more"),
         ):
             if not fits:
                 raise BudgetedError(f"{name} of ptlf must be {wanted}, got {getattr(self, name)}")
 
+    def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:
+        """Room for a basis per layer; those of layers that stay are kept."""
+        super().begin(model, chain, before)
+        bases, strengths = {}, {}
+        for name, (inputs, _) in _sizes(model, chain).items():
+            weight = model.get_parameter(f"{name}.weight")
+            was = before.parameters.get(f"{name}.weight", "").removesuffix(".weight")
+            if was in self.bases and len(self.bases[was]) == inputs:
+                bases[name], strengths[name] = self.bases[was], self.strengths[was]
+            else:  # nothing is known: no direction has any strength
+                rank = min(self.rank, inputs)
+                bases[name] = torch.zeros(inputs, rank, device=weight.device)
+                strengths[name] = torch.zeros(rank, device=weight.device)
+        self.bases, self.strengths = bases, strengths
+
     def decide(self, view: StepView) -> frozenset[int]:
-        stretch, place = divmod(view.step, self.stretch)
-        if place == 0:
-            self.frozen = NO_BLOCKS
-            self.shared, self.whole = [0.0] * (view.blocks - 1), [0.0] * (view.blocks - 1)
-        if place == self.probe:
-            count = self.n_max * min(stretch, self.tasks - 1) // (self.tasks - 1)
-            self.frozen = highest(self.ratios()[: view.most], count)
-        return self.frozen
+        if view.share is not None and view.share > self.reached:
+            self.pace, self.reached = view.share - self.reached, view.share
+        task = self._task_at(view.step, view.share)
+        self.place += 1
+        if task != self.task:
+            self.owed, self.taken = not self.taken, False
+            self.task, self.place = task, 0
+            for of_block in (self.rests, self.shared, self.whole):
+                of_block.update(dict.fromkeys(view.names, 0.0))
+        if self.place == self.probe:
+            count = self.n_max * min(task, self.tasks - 1) // (self.tasks - 1)
+            for block in highest([self._ratio(name) for name in view.names[: view.most]], count):
+                self.rests[view.names[block]] = 1.0
+        return frozenset(block for block, name in enumerate(view.names) if self.rests[name])
 
     def after_backward(self, view: StepView, frozen: frozenset[int]) -> None:
         if view.looking is None:
             return
-        stretch, place = divmod(view.step, self.stretch)
-        if place < self.probe and stretch > 0:
-            self._compare(view.looking)
-        if place == self.stretch - 1:
+        if self.place < self.probe and self.task > 0:
+            self._compare(view.looking, view.names)
+        ends = self._task_at(view.step + 1, self.reached + self.pace) > self.task
+        if self.owed or (ends and not self.taken):
             self._learn(view.looking)
+            self.taken, self.owed = self.taken or ends, False
+
+    def _task_at(self, step: int, share: float | None) -> int:
+        if self.stretch is not None:
+            return step // self.stretch
+        return part_of_stream(share, self.tasks, "ptlf", "stretch")
+
+    def _ratio(self, name: str) -> float:
+        """Task-correlation ratio of a block; 0 where nothing was measured."""
+        whole = self.whole.get(name, 0.0)
+        return math.sqrt(self.shared[name] / whole) if whole > 0 else 0.0
 
     def ratios(self) -> list[float]:
-        """Task-correlation ratio per block, the head aside; 0 where nothing was measured."""
-        return [math.sqrt(part / all_) if all_ > 0 else 0.0 for part, all_ in zip(self.shared, self.whole, strict=True)]
+        """Task-correlation ratio per block, the head aside."""
+        return [self._ratio(name) for name in [*self.whole][:-1]]
 
     @torch.no_grad()
-    def _compare(self, looking: Looking) -> None:
+    def _compare(self, looking: Looking, blocks: Sequence[str]) -> None:
         """How much of this step's gradient lies in the basis of each layer."""
-        for block, names in enumerate(looking.layers):
+        for block, names in zip(blocks, looking.layers, strict=False):  # of the head no layer is watched
             for name in names:
-                gradient, basis = looking.layer(name).weight.grad, self.bases.get(name)
-                if gradient is None or basis is None:
+                gradient, basis = looking.layer(name).weight.grad, self.bases[name]
+                if gradient is None or not self._known(name):
                     continue
                 rows = gradient.float().reshape(len(gradient), -1)
                 part, all_ = float((rows @ basis).square().sum()), float(rows.square().sum())
@@ -125,48 +172,24 @@ class TaskCorrelated:
             if read is None:
                 continue
             found = columns_of(looking.layer(name), read.float(), self.columns)
-            old = self.bases.get(name)
-            if old is not None:
-                found = torch.cat([old * self.strengths[name], found], 1)
+            if self._known(name):
+                found = torch.cat([self.bases[name] * self.strengths[name], found], 1)
             directions, strengths, _ = np.linalg.svd(found.double().cpu().numpy(), full_matrices=False)
             looking.charge(decomposition_price(len(found), found.shape[1]))
             self.bases[name] = torch.from_numpy(directions[:, : self.rank].astype(np.float32)).to(read.device)
             self.strengths[name] = torch.from_numpy(strengths[: self.rank].astype(np.float32)).to(read.device)
 
+    def _known(self, name: str) -> bool:
+        """Has the layer a basis yet?"""
+        return bool(self.strengths[name].any())
+
     def most(self, model: nn.Module, chain: BlockChain, step: BlockPrices) -> Cost:
         """Comparing and decomposing all layers in one step."""
         operations = 0
-        for inputs, outputs in _sizes(model, chain):
+        for inputs, outputs in _sizes(model, chain).values():
             rank = min(self.rank, inputs)
             operations += _compare_price(outputs, inputs, rank) + decomposition_price(inputs, rank + self.columns)
         return Cost(0, operations)
-
-    def nbytes(self, model: nn.Module, chain: BlockChain, parameters: int) -> int:
-        """Bases and strengths in float32; two sums and a mark per block, eight bytes each."""
-        kept = sum(4 * (inputs + 1) * min(self.rank, inputs) for inputs, _ in _sizes(model, chain))
-        return kept + 24 * (len(chain) - 1)
-
-    def tensors(self) -> dict[str, Tensor]:
-        bases = {f"basis.{name}": tensor for name, tensor in self.bases.items()}
-        return bases | {f"strengths.{name}": tensor for name, tensor in self.strengths.items()}
-
-    def load_tensors(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-        device = next(model.parameters()).device
-        for prefix, kept in (("basis.", self.bases), ("strengths.", self.strengths)):
-            kept.clear()
-            for name, tensor in tensors.items():
-                if name.startswith(prefix):
-                    kept[name.removeprefix(prefix)] = tensor.to(device, copy=True)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"frozen": sorted(self.frozen), "shared": list(self.shared), "whole": list(self.whole)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if not {"frozen", "shared", "whole"} <= set(state):
-            raise BudgetedError("this is no saved state of ptlf: it needs frozen, shared and whole")
-        self.frozen = frozenset(int(block) for block in state["frozen"])
-        self.shared = [float(value) for value in state["shared"]]
-        self.whole = [float(value) for value in state["whole"]]
 
 
 def highest(ratios: list[float], count: int) -> frozenset[int]:
@@ -197,7 +220,7 @@ def _compare_price(outputs: int, inputs: int, rank: int) -> int:
     return 2 * outputs * inputs * rank + 2 * outputs * (inputs + rank)
 
 
-def _sizes(model: nn.Module, chain: BlockChain) -> list[tuple[int, int]]:
+def _sizes(model: nn.Module, chain: BlockChain) -> dict[str, tuple[int, int]]:
     """Inputs and outputs of every layer, as its weight is a matrix."""
-    weights = [model.get_parameter(f"{name}.weight") for names in layers_of(model, chain) for name in names]
-    return [(weight[0].numel(), len(weight)) for weight in weights]
+    weights = {name: model.get_parameter(f"{name}.weight") for names in layers_of(model, chain) for name in names}
+    return {name: (weight[0].numel(), len(weight)) for name, weight in weights.items()}

@@ -12,7 +12,7 @@ from budgeted.freezing.ptlf import TaskCorrelated
 from budgeted.registry import Registry
 
 POLICIES: Registry[type[FreezingPolicy]] = Registry("freezing policy", "freezing")
-for _name, _kind in {
+_OURS: dict[str, type[FreezingPolicy]] = {
     "none": NeverFreeze,
     "constant": ConstantPrefix,
     "linear": LinearPrefix,
@@ -20,7 +20,8 @@ for _name, _kind in {
     "adaptive": AdaptivePrefix,
     "egeria": Egeria,
     "ptlf": TaskCorrelated,
-}.items():
+}
+for _name, _kind in _OURS.items():
     POLICIES.register(_name)(_kind)
 
 

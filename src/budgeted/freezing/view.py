@@ -9,16 +9,17 @@ from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.feature_gradient import FeatureGradient
 from budgeted.freezing.given import Given
 from budgeted.freezing.looking import Looking
-from budgeted.freezing.part import Parts
 from budgeted.freezing.policies import StepView
 from budgeted.freezing.ranks import Ranks
+from budgeted.freezing.split import Splits
 from budgeted.freezing.step_prices import StepPrices
 
 
 def step_view(
     given: Given,
     step: int,
-    parts: Parts,
+    share: float | None,
+    splits: Splits,
     prices: StepPrices,
     chain: BlockChain,
     features: FeatureGradient,
@@ -40,7 +41,7 @@ def step_view(
         sums, elements = [], 0
         scale = given.scale if given.more else 1.0  # the last one has unscaled them
         for block in range(len(chain)):
-            gradients = [parts.parameters[name].grad for name in chain.owned(block)]
+            gradients = [splits.parameters[name].grad for name in chain.owned(block)]
             present = [gradient for gradient in gradients if gradient is not None]
             elements += sum(gradient.numel() for gradient in present)
             sums.append(float(sum((float(torch.linalg.vector_norm(g)) / scale) ** 2 for g in present)))
@@ -55,5 +56,7 @@ def step_view(
         feature_gradient=feature_gradient,
         squared_gradients=squared_gradients,
         most=prices.most(forward),
+        share=share,
+        names=chain.names,
         looking=looking and looking.begin(given.looked, total(prices.of(forward).forward)),
     )

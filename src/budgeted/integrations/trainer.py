@@ -139,7 +139,7 @@ class TrainerFreezing(TrainerCallback):
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # before the Trainer saves, if it does in this step
         _states(state)[KEY] = {
-            "freezing": self.engine.state_dict(),
+            "freezing": self.engine.written()[0],
             "ledger": self.ledger.state_dict(),
             "shares": self._shares,
             "backwards": self._backwards,
@@ -195,6 +195,11 @@ class TrainerFreezing(TrainerCallback):
                 ledger=self.ledger,
                 **self._options,
             )
+        if self._engine.written()[1] and self.trainer.args.save_strategy != "no":
+            raise BudgetedError(
+                f"{type(self._policy).__name__} keeps tensors, which a checkpoint of the Trainer does not hold: choose "
+                'another policy, or save_strategy="no"'
+            )
         if self._saved is not None:
             self._engine.load_state_dict(self._saved["freezing"])
         self._engine.note_forward(module, args, kwargs)  # its own hook is too late for this one
@@ -208,6 +213,8 @@ class TrainerFreezing(TrainerCallback):
             )
         if self.budget_spent:  # a later batch of the step that could not be paid
             return
+        if self.trainer.state.max_steps > 0:
+            self.engine.share = self.trainer.state.global_step / self.trainer.state.max_steps
         try:
             with _own_forward(self._model):
                 step = self.engine.backward(

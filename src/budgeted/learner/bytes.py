@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from budgeted.budget import Rule
+from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.learner.parts import make_retrieval
-from budgeted.replay import bytes_per_slot
+from budgeted.replay import bytes_per_slot, label_column
+from budgeted.replay.selection import shrink_to
 
 if TYPE_CHECKING:
     from budgeted.learner.learner import Learner
@@ -23,25 +25,25 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "parameters": parameters,
         "buffers": sum(b.numel() * b.element_size() for b in model.buffers()),
         "memory": learner.memory.nbytes(rule),
-        "stream batch": waiting * bytes_per_slot(learner.memory.columns[: len(learner.problem.columns()) + 1], rule),
+        "stream batch": waiting * bytes_per_slot((*learner.problem.columns(), label_column(declared or None)), rule),
         "selection": learner.selection.nbytes(),
         "retrieval": learner.retrieval.nbytes(),
-        "method": learner.method.nbytes() + _reserved_copies(learner, declared),
-        "freezing": learner.freezing.nbytes(parameters),
+        "method": learner.method.nbytes() + _reserved_copies(learner, learner.method, declared),
+        "freezing": learner.freezing.nbytes() + _reserved_copies(learner, learner.freezing.policy, declared),
     }
     return {name: count for name, count in items.items() if count}
 
 
-def _copies_of_head(learner: Learner) -> list[int]:
-    """Rows of whatever the method keeps for every weight of the head (a teacher, a Fisher diagonal): it will grow."""
+def _copies_of_head(learner: Learner, part: Keeps) -> list[int]:
+    """Rows of whatever a part keeps for every weight of the head (a teacher, a Fisher diagonal): it will grow."""
     weight = f"{learner.freezing.chain.head}.weight"
-    kept = (getattr(learner.method, name) for name in learner.method.kept_names())
+    kept = (getattr(part, name) for name in part.kept_names())
     return [len(each[weight]) for each in kept if isinstance(each, dict) and weight in each]
 
 
-def _reserved_copies(learner: Learner, declared: int) -> int:
+def _reserved_copies(learner: Learner, part: Keeps, declared: int) -> int:
     """Bytes that copies of the head will take when all classes are there, beyond what they take now."""
-    copies = _copies_of_head(learner)
+    copies = _copies_of_head(learner, part)
     if not copies:
         return 0
     head = learner.head
@@ -58,34 +60,25 @@ def working_bytes(learner: Learner) -> dict[str, int]:
 
 
 def fit_slots(learner: Learner) -> None:
-    """Where nobody said how many slots there are: as many as fit beside everything else."""
-    budget = learner.budget.bytes
-    if budget is None or learner.slots is not None:
-        return
-    fixed, per_slot = learner.nbytes() - learner.memory.nbytes(), bytes_per_slot(learner.memory.columns)
-    learner.slots = (budget - fixed) // per_slot
-    if learner.slots < 1:
-        raise _too_small(budget, "the model and one slot", fixed + per_slot)
-    learner.memory = learner.parts.memory()
-    learner.memory.watch(learner.retrieval)
+    """Where nobody said how many slots there are: as many bytes for the memory as are left beside everything else."""
+    if learner.budget.bytes is not None and learner.slots is None:
+        learner.memory = learner.parts.memory(_left_for_memory(learner, learner.budget.bytes))
+        learner.memory.watch(learner.retrieval)
 
 
 def give_up_slots(learner: Learner) -> None:
-    """When something else grew, give up as many slots as it takes to stay within the bytes."""
-    budget, capacity = learner.budget.bytes, learner.memory.capacity
-    if budget is None or capacity is None:
+    """Something has grown: as many samples leave as it takes to stay within the bytes."""
+    budget, memory = learner.budget.bytes, learner.memory
+    if budget is None or memory.capacity is None or learner.nbytes() <= budget:
         return
-    over = learner.nbytes() - budget
-    if over <= 0:
-        return
-    per_slot = bytes_per_slot(learner.memory.columns)
-    capacity -= -(-over // per_slot)
-    if capacity < 1:
-        fixed = learner.nbytes() - learner.memory.nbytes()
-        raise _too_small(budget, "the model and one slot", fixed + per_slot)
-    leaving = max(0, len(learner.memory) - capacity)
-    given_up = learner.selection.give_up(learner.memory, leaving, learner.generators["selection"]) if leaving else ()
-    learner.memory.shrink(capacity, [int(slot) for slot in given_up])
+    shrink_to(memory, learner.selection, _left_for_memory(learner, budget), learner.generators["selection"])
+
+
+def _left_for_memory(learner: Learner, budget: int) -> int:
+    fixed = learner.nbytes() - learner.memory.nbytes()
+    if budget - fixed < learner.memory.smallest_limit:
+        raise _too_small(budget, "the model and one slot", fixed + learner.memory.smallest_limit)
+    return budget - fixed
 
 
 def refuse_class_without_room(learner: Learner) -> None:
@@ -96,9 +89,10 @@ def refuse_class_without_room(learner: Learner) -> None:
     classes = max(len(learner.class_labels) + 1, learner.problem.classes or 0)
     retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, learner.parts.facts(classes))
     declared = learner.problem.growth(learner.network, learner.problem.classes or 0)
-    growth = (learner.problem.growth(learner.network, classes) - declared) * (1 + len(_copies_of_head(learner)))
+    copies = [row for part in (learner.method, learner.freezing.policy) for row in _copies_of_head(learner, part)]
+    growth = (learner.problem.growth(learner.network, classes) - declared) * (1 + len(copies))
     growth += max(0, retrieval.nbytes() - learner.retrieval.nbytes())
-    smallest = learner.nbytes() - learner.memory.nbytes() + growth + bytes_per_slot(learner.memory.columns)
+    smallest = learner.nbytes() - learner.memory.nbytes() + growth + learner.memory.smallest_limit
     if smallest > budget:
         raise _too_small(budget, f"{classes} classes and one slot", smallest)
 

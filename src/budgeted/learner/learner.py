@@ -33,6 +33,7 @@ from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems import DataFacts, Problem, Sample
 from budgeted.problems.batches import at, joined, length, stacked
 from budgeted.replay import Considers
+from budgeted.replay.selection import store
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Learner(Lends):
         self.memory = self.parts.memory()
         self.memory.watch(self.retrieval)
         self.last: StepRecord | None = None
-        self.frozen_counts = [0] * len(self.network.freezing.chain)
+        self.rested: dict[str, int] = {}  # steps in which each block rested
         self.frozen_share = 0.0
         self.waiting: list[tuple[Sample, int]] = []  # samples of the stream, and their rows, for a full stream batch
         self.picked: list[int] | None = None  # of what waits, those in the latest step, if the method chose
@@ -143,6 +144,7 @@ class Learner(Lends):
         with self.working():
             self.flush()
             self.paid(self.method.end_task)
+            self.network.end_task()
             give_up_slots(self)
 
     def before_prediction(self) -> None:
@@ -186,6 +188,7 @@ class Learner(Lends):
                 self.retrieval.meet(self, arrived, rows)
             slots = self.retrieval.draw(self.memory, self.batch_size - len(rows), self.generators["retrieval"])
             drawn = self.memory.gather(slots)
+            self.account.charge("retrieval", Cost(0, self.memory.codec.operations(len(slots))))
             samples, labels = drawn.samples, drawn.labels
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
@@ -238,8 +241,9 @@ class Learner(Lends):
 
     def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int) -> None:
         self.pace.note(self.under(total(costs.values())), most)
+        blocks = self.network.freezing.chain.blocks
         for block in done.frozen:
-            self.frozen_counts[block] += 1
+            self.rested[blocks[block].name] = self.rested.get(blocks[block].name, 0) + 1
         self.frozen_share += done.frozen_share
         self.last = StepRecord(done.loss, done.frozen, done.frozen_share, costs)
 
@@ -281,8 +285,7 @@ class Learner(Lends):
             rows = torch.tensor([row for _, row in samples])
             self.paid(lambda: selection.consider(self, batch, rows))
         for (sample, row), place in zip(samples, places, strict=True):
-            slot = self.selection.select(self.memory, row, self.generators["selection"])
+            slot = store(self.memory, self.selection, sample, row, self.generators["selection"])
             if slot is not None:
-                self.memory.put(slot, sample, row)
                 self.paid(partial(self.method.stored, slot, place))
                 give_up_slots(self)

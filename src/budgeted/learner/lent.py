@@ -44,6 +44,7 @@ class Lends:
     generators: Generators
     batch_size: int
     frozen_share: float
+    rested: dict[str, int]
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # another thread may predict at any moment
@@ -167,6 +168,16 @@ class Lends:
     def rows_of(self, labels: Sequence[Any]) -> list[int]:
         """Labels as the head's rows; -1 for a class not met yet."""
         return self.problem.rows_of(labels)
+
+    @property
+    def frozen_counts(self) -> list[int]:
+        """Steps in which each block rested, stem first."""
+        return [self.rested.get(name, 0) for name in self.block_names()]
+
+    @property
+    def boundaries(self) -> bool:
+        """Whether it matters when a task ends."""
+        return self.method.boundaries or self.network.grows
 
     def block_names(self) -> list[str]:
         """Module paths of the blocks, stem first, head last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,8 +20,10 @@ from budgeted.methods import METHODS, Method
 from budgeted.network import Network, SampledGradients
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
+    CODECS,
     RETRIEVALS,
     SELECTIONS,
+    Codec,
     Facts,
     Memory,
     Retrieval,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from budgeted.learner.learner import Learner
 
 T = TypeVar("T")
+_ANY = 2**40  # bytes of a memory whose limit is not known yet
 
 
 def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any]) -> Method:
@@ -64,6 +68,8 @@ class Parts:
 
     account: type[Account] = Account
     network_type: type[Network] = Network
+    alike = False
+    """whether the memory keeps one sample for all"""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
@@ -126,8 +132,8 @@ class Parts:
             raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
         return Unlimited() if unlimited else make_selection(learner.method.selection, learner.settings.selection)
 
-    def memory(self) -> Memory:
-        """With the processor, where samples are prepared; batches go to the device."""
+    def memory(self, limit: int | None = None) -> Memory:
+        """With the processor, where samples are prepared; batches go to the device. `limit`: bytes, instead of slots."""
         learner = self.learner
         columns = (
             *learner.problem.columns(),
@@ -135,7 +141,16 @@ class Parts:
             *learner.method.columns(learner.problem.classes),
             *learner.retrieval.columns,
         )
-        return Memory(columns, 1 if learner.slots is None and learner.budget.bytes is not None else learner.slots)
+        codec = make_codec(learner.method.codec, learner.settings.codec)
+        unsaid = learner.slots is None and learner.budget.bytes is not None
+        if codec.varying:
+            if learner.slots is not None:
+                raise BudgetedError(
+                    f"codec {learner.method.codec!r} stores samples of differing size: give bytes, not slots"
+                )
+            return Memory(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
+        slots = 1 if unsaid and limit is None else learner.slots
+        return Memory(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
     def _policy(self) -> FreezingPolicy:
         name, given = self.learner.method.freezing, dict(self.learner.settings.freezing)
@@ -153,6 +168,16 @@ def make_selection(part: Selection | str, settings: Mapping[str, Any]) -> Select
     if not isinstance(part, Selection):
         raise BudgetedError(f"{part!r} is no selection: give a name such as 'reservoir', or one made from Selection")
     return part
+
+
+def make_codec(part: Codec | str, settings: Mapping[str, Any]) -> Codec:
+    """One of its own for a memory."""
+    if isinstance(part, str):
+        kind = CODECS[part]
+        return _made(f"codec {part!r}", lambda: kind.made(settings))
+    if not isinstance(part, Codec):
+        raise BudgetedError(f"{part!r} is no codec: give a name such as 'raw', or one made from Codec")
+    return copy.deepcopy(part)
 
 
 def make_retrieval(part: Retrieval | str, settings: Mapping[str, Any], facts: Facts) -> Retrieval:

@@ -113,7 +113,7 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
             of_parts.append(_mean_since(before, (learner.steps, tally.of_steps)))
         if arrived in evaluations:
             learner.before_prediction()
-        if arrived in boundaries and arrived < count and learner.method.boundaries:
+        if arrived in boundaries and arrived < count and learner.boundaries:
             learner.end_task()
             fixed = max(fixed, _fixed(learner))
         while len(beside) < parts and arrived >= (len(beside) + 1) * count // parts:
@@ -200,6 +200,7 @@ class _DryParts(Parts):
 
     account = _Tally
     network_type = DryNetwork
+    alike = True
 
     def network(self, model: nn.Module, device: torch.device) -> Network:
         problem = self.learner.problem

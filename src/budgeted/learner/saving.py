@@ -60,7 +60,7 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None) -> Le
         settings=Settings(
             LearnerSettings(**settings["learner"]),
             None if augmentation is None else Augmentation(**augmentation),
-            *(settings[part] for part in ("method", "selection", "retrieval", "freezing")),
+            *(settings[part] for part in ("method", "selection", "retrieval", "freezing", "codec")),
         ),
         seed=told["seed"],
         device=told["device"],
@@ -85,7 +85,7 @@ def export(learner: Learner, path: Path) -> None:
 
 def _described(learner: Learner) -> dict[str, Any]:
     """How the learner was built."""
-    chosen = {part: getattr(learner.method, part) for part in ("selection", "retrieval", "freezing")}
+    chosen = {part: getattr(learner.method, part) for part in ("selection", "retrieval", "freezing", "codec")}
     return {
         "method": learner.method.name,
         "parts": {part: name if isinstance(name, str) else None for part, name in chosen.items()},

@@ -14,7 +14,7 @@ from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.methods import Method
 from budgeted.problems.augment import Augmentation
-from budgeted.replay import RETRIEVALS, SELECTIONS
+from budgeted.replay import CODECS, RETRIEVALS, SELECTIONS
 
 Autocast = Literal["none", "bfloat16", "float16"]
 OnSpent = Literal["store", "stop"]
@@ -88,6 +88,8 @@ class Settings:
     """of the retrieval, such as temperature of sar"""
     freezing: Mapping[str, Any] = field(default_factory=dict)
     """of the freezing policy, such as n of constant or ema of adaptive"""
+    codec: Mapping[str, Any] = field(default_factory=dict)
+    """of the codec"""
 
 
 def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool) -> Settings:
@@ -107,6 +109,7 @@ def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool) -> Setting
         typed["selection"],
         typed["retrieval"],
         typed["freezing"],
+        typed["codec"],
     )
 
 
@@ -126,13 +129,14 @@ def _kinds(method: Method, pairs: Mapping[str, str]) -> dict[str, Any]:
         "selection": SELECTIONS[selection].settings_type() if isinstance(selection, str) else None,
         "retrieval": RETRIEVALS[method.retrieval].settings_type() if isinstance(method.retrieval, str) else None,
         "freezing": POLICIES[method.freezing] if isinstance(method.freezing, str) else None,
+        "codec": CODECS[method.codec].settings_type() if isinstance(method.codec, str) else None,
     }
 
 
 def _fields(kind: Any) -> list[str]:
     if not dataclasses.is_dataclass(kind):
         return []
-    parts = {"selection", "retrieval", "freezing"} if issubclass(cast(type, kind), Method) else set()
+    parts = {"selection", "retrieval", "freezing", "codec"} if issubclass(cast(type, kind), Method) else set()
     return [item.name for item in dataclasses.fields(kind) if item.init and item.name not in parts]
 
 

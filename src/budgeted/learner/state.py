@@ -32,15 +32,10 @@ class BadCheckpoint(BudgetedError):
 
 def tensors_of(learner: Learner) -> dict[str, Tensor]:
     """Everything that is a tensor, by name."""
-    tensors = {f"model.{name}": tensor for name, tensor in learner.model.state_dict().items()}
-    names = {id(parameter): name for name, parameter in learner.model.named_parameters()}
-    for parameter, state in learner.optimizer.state.items():
-        for key, value in state.items():
-            tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
-    for part in ("memory", "retrieval", "selection", "method"):
+    tensors = learner.network.state()
+    for part in ("memory", "retrieval", "selection", "method", "problem"):
         for name, tensor in getattr(learner, part).state().items():
             tensors[f"{part}.{name}"] = tensor
-    tensors |= {f"freezing.{name}": tensor for name, tensor in learner.freezing.tensors().items()}
     if learner.waiting:
         samples = stacked([sample for sample, _ in learner.waiting])
         parts = {"samples": samples} if isinstance(samples, Tensor) else samples
@@ -59,14 +54,10 @@ def numbers_of(learner: Learner) -> dict[str, Any]:
         "arrived": learner.arrived,
         "pace": learner.pace.state(),
         "last_loss": None if learner.last is None else learner.last.loss,
-        "learning_rates": [float(group["lr"]) for group in learner.optimizer.param_groups],
-        "frozen_counts": learner.frozen_counts,
+        "rested": learner.rested,
         "frozen_share": learner.frozen_share,
         "generators": learner.generators.state(),
-        "freezing": learner.freezing.state_dict(),
         "ledger": learner.ledger.state_dict(),
-        "schedule": None if learner.network.schedule is None else learner.network.schedule.state_dict(),
-        "scaler": None if learner.network.scaler is None else learner.network.scaler.state_dict(),
     }
 
 
@@ -80,11 +71,13 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         )
     learner.problem.meet(*(_key(key) for key in numbers["class_labels"]))
     learner.problem.grow(learner.network, len(learner.class_labels), learner.generators["head"])
-    _fill_model(learner, tensors)
-    _fill_optimizer(learner, tensors)
+    try:
+        learner.network.load_state(tensors)
+    except KeyError as missing:
+        raise BadCheckpoint(f"{missing.args[0]}: it is of another model") from missing
     learner.memory.load_state(_part("memory", tensors))
     learner.memory.watch(learner.retrieval)
-    for part in ("retrieval", "selection", "method"):
+    for part in ("retrieval", "selection", "method", "problem"):
         getattr(learner, part).load_state(_part(part, tensors), learner.device)
     waiting = _part("waiting", tensors)
     rows = waiting.pop("rows", torch.empty(0))
@@ -93,47 +86,16 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     learner.pace.load_state(numbers["pace"])
     if numbers["last_loss"] is not None:
         learner.last = StepRecord(float(numbers["last_loss"]), frozenset(), 0.0, {})
-    for group, rate in zip(learner.optimizer.param_groups, numbers["learning_rates"], strict=True):
-        group["lr"] = float(rate)
-    learner.frozen_counts = [int(count) for count in numbers["frozen_counts"]]
+    learner.rested = {str(name): int(count) for name, count in numbers["rested"].items()}
     learner.frozen_share = float(numbers["frozen_share"])
     learner.generators.load_state(numbers["generators"])
-    learner.freezing.refresh()
-    learner.freezing.load_state_dict(numbers["freezing"])
-    learner.freezing.load_tensors(_part("freezing", tensors))
     learner.ledger.load_state_dict(numbers["ledger"])
     learner.arrived = int(numbers["arrived"])
-    if learner.network.schedule is not None:
-        learner.network.schedule.load_state_dict(numbers["schedule"])
-    if learner.network.scaler is not None:
-        learner.network.scaler.load_state_dict(numbers["scaler"])
 
 
 def _key(written: Any) -> Any:
     """A key as it was: JSON makes lists of tuples."""
     return tuple(_key(each) for each in written) if isinstance(written, list) else written
-
-
-def _fill_model(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
-    """Copied into place, so that the memory format stays as the learner made it."""
-    for name, target in learner.model.state_dict().items():
-        saved = tensors.get(f"model.{name}")
-        if saved is None or saved.shape != target.shape:
-            raise BadCheckpoint(f"the checkpoint has no {name} of shape {tuple(target.shape)}: it is of another model")
-        target.copy_(saved)
-
-
-def _fill_optimizer(learner: Learner, tensors: Mapping[str, Tensor]) -> None:
-    learner.optimizer.state.clear()
-    for name, parameter in learner.model.named_parameters():
-        prefix = f"optimizer.{name}."
-        saved = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        for key, value in saved.items():
-            if value.shape == parameter.shape:
-                place = torch.empty_like(parameter, memory_format=torch.preserve_format)
-                learner.optimizer.state[parameter][key] = place.copy_(value)
-            else:
-                learner.optimizer.state[parameter][key] = value.clone()
 
 
 def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -89,7 +89,9 @@ class LipschitzTerm(_Behind):
     def _constants(self, front: Tensor, latter: Tensor) -> Tensor:
         """Of one block, for every sample; what has no gradient is run beside the graph."""
         vectors = front.ndim == 2 or latter.ndim == 2
-        unit = prepared(front, vectors) if front.requires_grad else self.learner.run("backward", prepared, front, vectors)
+        unit = (
+            prepared(front, vectors) if front.requires_grad else self.learner.run("backward", prepared, front, vectors)
+        )
         incoming, outgoing = together(unit, prepared(latter, vectors))
         left, right = self.learner.run(
             "backward", singular_vectors, incoming.detach(), outgoing.detach(), self.power_iterations

@@ -29,13 +29,13 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing.policies import FreezingPolicy
 from budgeted.methods.lent import LentToMethod
 from budgeted.registry import Registry
-from budgeted.replay import Column, Retrieval, Selection
+from budgeted.replay import Codec, Column, Retrieval, Selection
 from budgeted.replay.membership import Slots
 
 T = TypeVar("T")
 Named: TypeAlias = str | T
 """A part by its name, or the part itself."""
-PartName = Literal["selection", "retrieval", "freezing"]
+PartName = Literal["selection", "retrieval", "freezing", "codec"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,8 @@ class Method(Keeps):
     """which samples are replayed"""
     freezing: Named[FreezingPolicy] = "none"
     """which blocks rest"""
+    codec: Named[Codec] = "raw"
+    """what a slot holds of a sample"""
     stream_share: float = 0.0
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
 

@@ -16,6 +16,7 @@ counted in bytes and charged like the learner's own.
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -46,6 +47,7 @@ T = TypeVar("T")
 Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
 """What a model is called with: one tensor, or several by name."""
 Autocast = Literal["none", "bfloat16", "float16"]
+_NUMBERS = "network.numbers"
 _PRICED = 128  # samples of the batch whose price is traced; a pass in evaluation mode costs in proportion
 
 
@@ -87,6 +89,7 @@ class Network(Keeps):
         self._per_sample: PerSampleGradients | None = None
         self._features: dict[int, Tensor] = {}  # of the latest training forward, by their place
         self._handles: list[RemovableHandle] = []
+        self.tasks = 0  # that the model has grown for
 
     @property
     def head(self) -> nn.Module:
@@ -368,6 +371,38 @@ class Network(Keeps):
         grow(self.linear_head, rows, self.optimizer, generator)
         self.freezing.refresh()
 
+    def changed(self) -> None:
+        """The model has got another extractor, branch or mask, or lost one: parameters, chain, prices and sampled
+        gradients follow; blocks that stayed keep what the freezing knows of them."""
+        self.model.to(self.device)
+        known = {id(parameter) for parameter in self.model.parameters()}
+        for group in self.optimizer.param_groups:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) in known]
+        for parameter in [each for each in self.optimizer.state if id(each) not in known]:
+            del self.optimizer.state[parameter]
+        there = {id(parameter) for parameter in self.parameters()}
+        self.optimizer.param_groups[0]["params"] += [p for p in self.model.parameters() if id(p) not in there]
+        self.freezing.changed()
+        self._known.clear()
+        self._per_sample = None
+        if self._sampled is not None:
+            self._sampled.stop()
+            self._sampled = None
+            if self._decided is not None:
+                self.sample_gradients()
+
+    @property
+    def grows(self) -> bool:
+        """Whether the model changes itself when a task ends: it has an `end_task` of its own."""
+        return callable(getattr(self.model, "end_task", None))
+
+    def end_task(self) -> None:
+        """Let the model grow for what comes; saved and loaded, it is grown as often before its weights are taken up."""
+        if self.grows:
+            self.model.end_task()  # type: ignore[operator]
+            self.tasks += 1
+            self.changed()
+
     def close(self) -> None:
         """Take every hook off the model."""
         self.freezing.remove()
@@ -392,6 +427,55 @@ class Network(Keeps):
             "optimizer": sum(m.numel() * m.element_size() for m in moments if isinstance(m, Tensor)),
             "gradients": sum(p.numel() * p.element_size() for p in self.model.parameters()),
         }
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a later step depends on, for a checkpoint."""
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
+                tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
+        tensors |= {f"freezing.{name}": tensor for name, tensor in self.freezing.state().items()}
+        numbers = {
+            "tasks": self.tasks,
+            "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
+            "schedule": None if self.schedule is None else self.schedule.state_dict(),
+            "scaler": None if self.scaler is None else self.scaler.state_dict(),
+        }
+        tensors[_NUMBERS] = torch.frombuffer(bytearray(json.dumps(numbers).encode()), dtype=torch.uint8)
+        return tensors
+
+    @torch.no_grad()
+    def load_state(self, state: Mapping[str, Tensor], device: torch.device | str = "cpu") -> None:
+        """Become the network that was saved; the model's head has its rows by now."""
+        numbers = json.loads(bytes(state[_NUMBERS].tolist()))
+        for _ in range(numbers["tasks"] - self.tasks):
+            self.end_task()
+        for name, target in self.model.state_dict().items():
+            saved = state.get(f"model.{name}")
+            if saved is None or saved.shape != target.shape:
+                raise KeyError(f"the checkpoint has no {name} of shape {tuple(target.shape)}")
+            target.copy_(saved)  # into place, so that the memory format stays
+        self.optimizer.state.clear()
+        for name, parameter in self.model.named_parameters():
+            for key, value in _part(state, f"optimizer.{name}.").items():
+                if value.shape == parameter.shape:
+                    place = torch.empty_like(parameter, memory_format=torch.preserve_format)
+                    self.optimizer.state[parameter][key] = place.copy_(value)
+                else:
+                    self.optimizer.state[parameter][key] = value.clone()
+        for group, rate in zip(self.optimizer.param_groups, numbers["rates"], strict=True):
+            group["lr"] = rate
+        if self.schedule is not None:
+            self.schedule.load_state_dict(numbers["schedule"])
+        if self.scaler is not None:
+            self.scaler.load_state_dict(numbers["scaler"])
+        self.freezing.refresh()
+        self.freezing.load_state(_part(state, "freezing."), self.device)
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 
 def called(model: nn.Module, inputs: Inputs, weights: Mapping[str, Tensor] | None = None) -> Any:

@@ -208,6 +208,14 @@ class AdaptiveFreezing:
         """Tell `listener` the frozen parameters just before every backward."""
         self._listeners.append(listener)
 
+    def changed(self, example: Tensor | Sequence[Any] | None = None, keywords: Mapping[str, Any] | None = None) -> None:
+        """The model has other blocks now: go on with it as it is, after an optimizer step and before the next forward.
+
+        Blocks that stay keep their averages. `example`: inputs as they are now; those of the start if not given.
+        """
+        if self._engine is not None:
+            self._engine.changed(example, keywords)
+
     def remove(self) -> None:
         """Take every hook off the model and the optimizer: they are as they were, and this is of no more use."""
         self._removed = True
@@ -219,7 +227,10 @@ class AdaptiveFreezing:
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers for the checkpoint, beside those of model and optimizer; save it after `optimizer.step()`."""
+        """For the checkpoint, beside those of model and optimizer; save it after `optimizer.step()`.
+
+        Plain numbers; tensors too if the policy keeps any (EGERIA, PTLF).
+        """
         return {
             "format": FORMAT,
             "freezing": self._saved if self._engine is None else self._engine.state_dict(),

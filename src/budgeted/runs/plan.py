@@ -24,7 +24,7 @@ from budgeted.replay import bytes_per_slot
 from budgeted.streams import DatasetInfo, Stream, make_stream
 
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
-PAPER_COPIES = {"ewc": 2, "bic": 1}
+PAPER_COPIES = {"ewc": 2, "bic": 1, "egeria": 1}
 """how often the paper's tables count the model's parameters beside the model"""
 PAPER_MODELS: dict[str, tuple[int, int]] = {"resnet32": (463_504, 32), "resnet18": (11_170_000, 18)}
 MOMENTS = 5
@@ -128,7 +128,7 @@ class Planner:
         if budget.bytes is not None:
             probe = self.learner(slots=1)
             slots = slots_within(probe, self.model, budget.bytes, rule)
-            if rule == "real" and self.method.boundaries:  # what grows with the tasks is reserved
+            if rule == "real" and probe.boundaries:  # what grows with the tasks is reserved
                 rehearsed = self.rehearsed(slots)
                 grown = rehearsed.fixed_bytes - (probe.nbytes() - probe.memory.nbytes())
                 if grown > 0:
@@ -169,8 +169,10 @@ def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]
             items["method"] = copies * 4 * parameters
         if learner.method.freezing == "adaptive":
             items["freezing"] = 4 * layers
-        elif learner.freezing.nbytes(4 * parameters):
-            items["freezing"] = learner.freezing.nbytes(4 * parameters)
+        elif learner.method.freezing == "egeria":
+            items["freezing"] = PAPER_COPIES["egeria"] * 4 * parameters
+        elif learner.freezing.nbytes():
+            items["freezing"] = learner.freezing.nbytes()
     return items
 
 

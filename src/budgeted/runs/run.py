@@ -127,7 +127,7 @@ class Run:
             if arrived % self.config.eval_every == 0 or arrived == len(self.stream) or arrived in self.moments:
                 self._evaluate(arrived)
                 executed[0] = before + self.learner.steps
-            if arrived in self.moments and arrived < len(self.stream) and self.learner.method.boundaries:
+            if arrived in self.moments and arrived < len(self.stream) and self.learner.boundaries:
                 start = time.perf_counter()
                 self.learner.end_task()
                 self.train_seconds += time.perf_counter() - start

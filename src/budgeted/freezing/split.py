@@ -14,8 +14,8 @@ from budgeted.freezing.step_prices import Forward, StepPrices
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A frozen set on one batch shape."""
+class Split:
+    """A frozen set on one batch shape: who rests and who does not."""
 
     frozen: frozenset[int]
     modules: frozenset[str]
@@ -25,14 +25,14 @@ class Part:
     share: float
 
 
-class Parts:
-    """Works out and remembers the parts of one model."""
+class Splits:
+    """Works out and remembers how the steps of one model are split."""
 
     def __init__(self, prices: StepPrices, chain: BlockChain, optimizer: OptimizerPrice | None) -> None:
         self._prices = prices
         self._chain = chain
         self._optimizer = optimizer
-        self._known: dict[tuple[Forward, frozenset[int]], Part] = {}
+        self._known: dict[tuple[Forward, frozenset[int]], Split] = {}
         self.look_again()
 
     def look_again(self) -> None:
@@ -40,28 +40,28 @@ class Parts:
         self.parameters = dict(self._prices.model.named_parameters())
         self._known.clear()
 
-    def of(self, forwards: Sequence[Forward], frozen: frozenset[int]) -> Part:
-        """The part of a step with these forwards; one optimizer step for all of them."""
-        parts = [self._of(forward, frozen) for forward in forwards]
-        if len(parts) == 1:
-            return parts[0]
+    def of(self, forwards: Sequence[Forward], frozen: frozenset[int]) -> Split:
+        """The split of a step with these forwards; one optimizer step for all of them."""
+        splits = [self._of(forward, frozen) for forward in forwards]
+        if len(splits) == 1:
+            return splits[0]
         costs: dict[Purpose, Cost] = {
-            "forward": total(part.costs["forward"] for part in parts),
-            "backward": total(part.costs["backward"] for part in parts),
-            "optimizer": parts[0].costs["optimizer"],
+            "forward": total(split.costs["forward"] for split in splits),
+            "backward": total(split.costs["backward"] for split in splits),
+            "optimizer": splits[0].costs["optimizer"],
         }
-        return replace(parts[0], costs=costs)
+        return replace(splits[0], costs=costs)
 
     def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
         return self._optimizer.step(trained) if self._optimizer is not None and trained else NOTHING
 
-    def _of(self, forward: Forward, frozen: frozenset[int]) -> Part:
-        part = self._known.get((forward, frozen))
-        if part is None:
-            part = self._known[(forward, frozen)] = self._work_out(forward, frozen)
-        return part
+    def _of(self, forward: Forward, frozen: frozenset[int]) -> Split:
+        split = self._known.get((forward, frozen))
+        if split is None:
+            split = self._known[(forward, frozen)] = self._work_out(forward, frozen)
+        return split
 
-    def _work_out(self, forward: Forward, frozen: frozenset[int]) -> Part:
+    def _work_out(self, forward: Forward, frozen: frozenset[int]) -> Split:
         if self._prices.chain(forward).blocks != self._chain.blocks:
             raise NoBlockChain(
                 "this forward has other blocks than the example's (another mode, another branch): "
@@ -77,7 +77,7 @@ class Parts:
             "optimizer": self.optimizer_cost(trained),
         }
         whole = total(full.backward).real
-        return Part(
+        return Split(
             frozen,
             self._chain.modules_in(frozen),
             [self.parameters[name] for name in sorted(names)],

@@ -176,12 +176,12 @@ class Learner(Lends):
             if not self.pace.affords(most, self.arrived, self.steps):
                 return
             self.pace.take()
-            self._step(most)
+            self._step()
 
-    def _step(self, most: int = 0) -> None:
+    def _step(self) -> None:
         self.account.begin_step()
         done: FrozenStep | None = None
-        moved = False
+        moved, most = False, 0
         try:
             arrived, rows = self._arrived()
             if self.retrieval.wants_stream:
@@ -204,7 +204,7 @@ class Learner(Lends):
             self.method.after_backward(step)
             self._observe(step, drawn.labels)
             self.account.charge("retrieval", Cost(0, self.retrieval.price()))
-            own = total(done.costs.values())
+            own, most = total(done.costs.values()), self.most(len(step.labels))
             self.account.require(own)
             self.pace.met(self.under(self.account.aside), self.under(own + self.account.aside) - most)
             self.network.update()

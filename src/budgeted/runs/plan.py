@@ -128,7 +128,7 @@ class Planner:
         if budget.bytes is not None:
             probe = self.learner(slots=1)
             slots = slots_within(probe, self.model, budget.bytes, rule)
-            if rule == "real" and probe.boundaries:  # what grows with the tasks is reserved
+            if rule == "real" and probe.network.grows:  # what grows with the tasks is reserved
                 rehearsed = self.rehearsed(slots)
                 grown = rehearsed.fixed_bytes - (probe.nbytes() - probe.memory.nbytes())
                 if grown > 0:

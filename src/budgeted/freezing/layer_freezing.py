@@ -264,7 +264,8 @@ class LayerFreezing(Keeps):
         self, loss: Tensor, outputs: Any, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None
     ) -> dict[Purpose, Cost]:
         """What a step would cost with nothing frozen, for a loss of outputs that nobody computed; nothing is run."""
-        forward, of_loss, beside = self.prices.forward(inputs, keywords), (NOTHING, NOTHING), ()
+        forward, of_loss = self.prices.forward(inputs, keywords), (NOTHING, NOTHING)
+        beside: tuple[nn.Parameter, ...] = ()
         if self._graph is not None:
             self._graph.mark_outputs(0, output_tensors(outputs))
             found = self._graph.price(loss)
@@ -443,6 +444,16 @@ class LayerFreezing(Keeps):
         elif not given.more:
             self.end_step()
         return FrozenStep(split.frozen, costs, split.share, value)
+
+    def _unreached(self, frozen: frozenset[int]) -> frozenset[int]:
+        """Blocks that no gradient has to come back to: nothing up to them is trained."""
+        parameters = self._splits.parameters
+        trained = (
+            block
+            for block in range(len(self.chain))
+            if block not in frozen and any(parameters[name].requires_grad for name in self.chain.owned(block))
+        )
+        return frozenset(range(min(trained, default=len(self.chain))))
 
     def _costs(self, given: Given, split: Split) -> dict[Purpose, Cost]:
         summed = sum(p.numel() for p in (*split.trained, *given.beside) if p.grad is not None)

@@ -83,12 +83,11 @@ class Parts:
         optimizer = make_optimizer(own, model)
         steps = None if learner.problem.samples is None else learner.problem.samples * (learner.iterations or 1)
         example = learner.problem.example(2)
-        by_name = isinstance(example, Mapping)
         freezing = LayerFreezing(
             model,
             self._policy(),
-            () if by_name else example,
-            keywords=example if by_name else None,
+            () if isinstance(example, Mapping) else example,
+            keywords=example if isinstance(example, Mapping) else None,
             loss=learner.problem.for_price if learner.method.plain() else "graph",
             optimizer=optimizer,
             granularity=own.granularity,
@@ -133,7 +132,7 @@ class Parts:
         return Unlimited() if unlimited else make_selection(learner.method.selection, learner.settings.selection)
 
     def memory(self, limit: int | None = None) -> Memory:
-        """With the processor, where samples are prepared; batches go to the device. `limit`: bytes, instead of slots."""
+        """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""
         learner = self.learner
         columns = (
             *learner.problem.columns(),
@@ -145,9 +144,7 @@ class Parts:
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
             if learner.slots is not None:
-                raise BudgetedError(
-                    f"codec {learner.method.codec!r} stores samples of differing size: give bytes, not slots"
-                )
+                raise BudgetedError(f"codec {learner.method.codec!r} stores differing sizes: give bytes, no slots")
             return Memory(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
         return Memory(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)

@@ -83,9 +83,9 @@ class Rehearsed:
 
     def spending(self, steps: float, rule: Any) -> tuple[float, ...]:
         """Shares of the compute that are spent at the ends of equal parts of the stream, if steps come evenly."""
-        of_steps = (
-            np.cumsum([cost.under(rule) for cost in self.steps_over_stream]) * steps / len(self.steps_over_stream)
-        )
+        parts = len(self.beside_over_stream)
+        each = [cost.under(rule) for cost in self.steps_over_stream]
+        of_steps = np.cumsum(np.interp(np.linspace(0, 1, parts), np.linspace(0, 1, len(each)), each)) * steps / parts
         spent = of_steps + np.array([cost.under(rule) for cost in self.beside_over_stream])
         return tuple((spent / max(1.0, float(spent[-1]))).tolist())
 

@@ -23,6 +23,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -89,10 +90,8 @@ class LipschitzTerm(_Behind):
     def _constants(self, front: Tensor, latter: Tensor) -> Tensor:
         """Of one block, for every sample; what has no gradient is run beside the graph."""
         vectors = front.ndim == 2 or latter.ndim == 2
-        unit = (
-            prepared(front, vectors) if front.requires_grad else self.learner.run("backward", prepared, front, vectors)
-        )
-        incoming, outgoing = together(unit, prepared(latter, vectors))
+        unit = prepared if front.requires_grad else partial(self.learner.run, "backward", prepared)
+        incoming, outgoing = together(unit(front, vectors), prepared(latter, vectors))
         left, right = self.learner.run(
             "backward", singular_vectors, incoming.detach(), outgoing.detach(), self.power_iterations
         )

@@ -265,7 +265,7 @@ class Network(Keeps):
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
     ) -> Iterator[tuple[str, Tensor]]:
-        """Gradients of every sample's cross-entropy, parameter after parameter; the last samples as one (`together`)."""
+        """Gradients of every sample's cross-entropy, parameter by parameter; the last samples as one (`together`)."""
         cost = self.price_of(len(rows), backward=True)
         self.account.require(cost)
         self._per_sample = self._per_sample or PerSampleGradients(self.model)
@@ -482,7 +482,7 @@ def called(model: nn.Module, inputs: Inputs, weights: Mapping[str, Tensor] | Non
     """The model's outputs, with its own weights or with others."""
     by_name = isinstance(inputs, Mapping)
     if weights is not None:
-        return functional_call(model, dict(weights), *(((), dict(inputs)) if by_name else ((inputs,),)))  # type: ignore[misc]
+        return functional_call(model, dict(weights), *(((), dict(inputs)) if by_name else ((inputs,),)))
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 

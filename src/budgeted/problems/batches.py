@@ -19,8 +19,8 @@ def stacked(samples: Sequence[Sample], columns: Sequence[Column] = ()) -> Sample
         return empty if len(empty) > 1 else next(iter(empty.values()))
     first = samples[0]
     if isinstance(first, Tensor):
-        return torch.stack(samples)  # type: ignore[arg-type]
-    return {name: torch.stack([sample[name] for sample in samples]) for name in first}  # type: ignore[call-overload]
+        return torch.stack(list(samples))  # type: ignore[arg-type]
+    return {name: torch.stack([dict(sample)[name] for sample in samples]) for name in first}
 
 
 def joined(batches: Sequence[Any]) -> Any:

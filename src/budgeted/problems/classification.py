@@ -90,9 +90,7 @@ class Classification(Problem):
 
     @property
     def for_price(self) -> Callable[[Any], Tensor]:
-        return lambda logits: self.loss(
-            logits, logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device)
-        )
+        return lambda logits: self.loss(logits, logits, logits.new_zeros(len(logits), dtype=torch.long))
 
     def respond(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Logits over the classes seen so far."""

@@ -1,4 +1,4 @@
-"""What is learned: what a sample and its target are, how the network grows for a new one, the loss, the answer, the score.
+"""What is learned: what a sample and its target are, how the network grows for one, the loss, the answer, the score.
 
 The loop knows none of that. It asks the problem for the key of a target (a class, a concept), by which the memory is
 balanced and samples are drawn; for the inputs that the model is called with; for the loss of what comes back. One made
@@ -54,13 +54,9 @@ class Problem(Keeps, ABC):
         for column in wanted:
             given = parts[column.name]
             if not isinstance(given, Tensor) or given.dtype != column.dtype or tuple(given.shape) != column.shape:
-                kind = (
-                    f"{_short(given.dtype)} of shape {_by(given.shape)}" if isinstance(given, Tensor) else repr(given)
-                )
                 what = "a sample" if len(wanted) == 1 else f"{column.name!r} of a sample"
-                raise BudgetedError(
-                    f"{what} must be {_short(column.dtype)} of shape {_by(column.shape)}, got {kind[:200]}"
-                )
+                found = _described(given) if isinstance(given, Tensor) else repr(given)[:200]
+                raise BudgetedError(f"{what} must be {_described(column)}, got {found}")
         return sample  # type: ignore[no-any-return]
 
     def key(self, target: Any) -> Hashable:
@@ -74,9 +70,7 @@ class Problem(Keeps, ABC):
         else:
             found = None
         if found is None:
-            raise BudgetedError(
-                f"a label must be a whole number or a word, got {target!r}: number or name your classes"
-            )
+            raise BudgetedError(f"a label must be a whole number or a word, got {target!r}: number your classes")
         if self.keys and isinstance(found, int) != isinstance(self.keys[0], int):
             raise BudgetedError(
                 f"a label must be of the kind of the labels before it, such as {self.keys[0]!r}, got {target!r}"
@@ -164,12 +158,9 @@ def _whole(target: Any) -> Hashable:
     try:
         return operator.index(target)
     except TypeError:
-        return None if isinstance(target, float) and not math.isfinite(target) else target  # type: ignore[no-any-return]
+        return None if isinstance(target, float) and not math.isfinite(target) else target
 
 
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _by(shape: Sequence[int]) -> str:
-    return "x".join(map(str, shape)) or "a single number"
+def _described(thing: Tensor | Column) -> str:
+    kind, shape = str(thing.dtype).removeprefix("torch."), "x".join(map(str, thing.shape))
+    return f"{kind} of shape {shape}" if shape else f"a single {kind}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -43,7 +44,7 @@ class MeetsTheStream(Retrieval):
     ) -> Slots:
         """`count` different slots beside those `taken`, which the memory has, for a batch with these samples."""
 
-    def meet(self, learner: Lent, samples: Tensor, labels: Tensor) -> None:
+    def meet(self, learner: Lent, samples: Any, labels: Tensor) -> None:
         self._learner, self._incoming = learner, (samples, labels)
 
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:

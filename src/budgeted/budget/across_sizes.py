@@ -20,7 +20,7 @@ from budgeted.budget.trace import Trace, Value
 
 _DEGREE = 3
 """highest power of one size that a price may hold: attention is a square, a product over three places a cube"""
-REACH = 4
+REACH = 8
 """how far beyond the sizes that were traced, as a factor: a forward may take another way at quite another size"""
 
 
@@ -43,14 +43,14 @@ class Polynomials:
         variables = self._lifted.variables
         if not len(variables):
             raise NotAlike
-        starts = [min(pair) for pair in zip(variables.first, variables.second, strict=True)]
         steps = [abs(b - a) for a, b in zip(variables.first, variables.second, strict=True)]
+        lowest = [min(pair) for pair in zip(variables.first, variables.second, strict=True)]
+        # a size of 1 shows where it stands, but it is broadcast, and priced, like no other: no polynomial goes by it
+        starts = [low + step if low == 1 else low for low, step in zip(lowest, steps, strict=True)]
         self._seen = [sorted(pair) for pair in zip(variables.first, variables.second, strict=True)]
         self._apart = list(steps)
-        self._axes = [
-            self._axis(number, starts, start, step)
-            for number, (start, step) in enumerate(zip(starts, steps, strict=True))
-        ]
+        self._made: dict[tuple[int, ...], _Node] = {}
+        self._axes = [self._axis(number, starts, step) for number, step in enumerate(steps)]
         self._nodes = [self._node(values) for values in itertools.product(*self._axes)]
         self._known: dict[object, list[Sequence[int]]] = {}
         self._weights: dict[Sizes, tuple[list[int], int]] = {}
@@ -66,11 +66,12 @@ class Polynomials:
             for value, seen, apart in zip(values, self._seen, self._apart, strict=True)
         )
 
-    def explains(self, pricer: Pricer, feature: Value | None, sizes: Sizes) -> bool:
-        """Are these prices, of a trace at these sizes, to the last operation what the polynomial says?"""
+    def explains(self, pricer: Pricer, feature: Value | None, sizes: Sizes) -> bool | None:
+        """Are these prices, of a trace at these sizes, to the last operation what it says? None if it does not speak of
+        these sizes."""
         values = self._lifted.covers(sizes)
         if values is None:
-            return False
+            return None
         everything = pricer.trace.trainable()
         half = frozenset(sorted(everything)[len(everything) // 2 :])
         for trained in (everything, half):
@@ -131,21 +132,25 @@ class Polynomials:
         denominator = math.lcm(*(weight.denominator for weight in weights))
         return [int(weight * denominator) for weight in weights], denominator
 
-    def _axis(self, number: int, starts: Sequence[int], start: int, step: int) -> list[int]:
+    def _axis(self, number: int, starts: Sequence[int], step: int) -> list[int]:
         """As many points along one size as the degree of the prices in it asks for."""
         everything = self._pricer.trace.trainable()
         rows: list[list[int]] = []
         for count in range(_DEGREE + 2):
             values = list(starts)
-            values[number] = start + count * step
+            values[number] += count * step
             rows.append(_flat(self._node(values).pricer.prices(everything)))
             if count >= 2 and not any(_differences(rows)):
-                return [start + place * step for place in range(count)]
+                return [starts[number] + place * step for place in range(count)]
         raise NotAlike
 
     def _node(self, values: Sequence[int]) -> _Node:
-        trace, moved = self._lifted.at(values)
-        return _Node(self._pricer.of_another(trace), None if self._feature is None else moved(self._feature))
+        key = tuple(values)
+        if key not in self._made:
+            trace, moved = self._lifted.at(values)
+            feature = None if self._feature is None else moved(self._feature)
+            self._made[key] = _Node(self._pricer.of_another(trace), feature)
+        return self._made[key]
 
 
 def _flat(prices: BlockPrices) -> list[int]:

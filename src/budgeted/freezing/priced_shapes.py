@@ -106,11 +106,12 @@ class PricedShapes:
         del self.traced[:-_KEPT]
         if self._wrong > _ATTEMPTS:
             return
-        if self._polynomials is not None and self._agrees(shape):
+        agrees = self._agrees(shape)
+        if agrees:
             self._trusted = True
-            return
-        self._wrong += self._polynomials is not None
-        self._learn(shape)
+        else:
+            self._wrong += agrees is False
+            self._learn(shape)
 
     def replace_parameters(self, parameters: Sequence[nn.Parameter]) -> None:
         """They are others now, by the same names: hold on to none of the old ones."""
@@ -119,7 +120,7 @@ class PricedShapes:
 
     def _learn(self, shape: Traced) -> None:
         self._polynomials, self._trusted = None, False
-        others = [other for other in self.traced[:-1] if _comparable(other.sizes, shape.sizes)]
+        others = [other for other in self.traced[:-1] if other.sizes != shape.sizes]
         # the more sizes differ between the two, the more shapes they speak of
         for other in sorted(others, key=lambda other: -_differing(other.sizes, shape.sizes)):
             if other.chain.blocks != shape.chain.blocks:
@@ -132,8 +133,10 @@ class PricedShapes:
             self._trusted = any(self._agrees(third) for third in self.traced[:-1] if third is not other)
             return
 
-    def _agrees(self, shape: Traced) -> bool:
-        assert self._polynomials is not None
+    def _agrees(self, shape: Traced) -> bool | None:
+        """Does the trace agree with the polynomials? None if they do not speak of it, or there are none."""
+        if self._polynomials is None:
+            return None
         try:
             return self._polynomials.explains(shape.pricer, shape.chain.feature, shape.sizes)
         except NotAlike:
@@ -142,8 +145,3 @@ class PricedShapes:
 
 def _differing(first: Sizes, second: Sizes) -> int:
     return sum(a != b for a, b in zip(first, second, strict=True))
-
-
-def _comparable(first: Sizes, second: Sizes) -> bool:
-    """Do they differ, and nowhere between 1 and more? A size of 1 is broadcast, and priced, like no other."""
-    return first != second and all(a == b or (a > 1 and b > 1) for a, b in zip(first, second, strict=True))

@@ -76,7 +76,7 @@ class StepPrices:
         """Name a forward by what its price depends on."""
         inputs, keywords = tuple(inputs), keywords or {}
         leaves = pytree.tree_leaves((inputs, dict(keywords))) if keywords or len(inputs) != 1 else inputs
-        facts = [_facts(leaf) for leaf in leaves]
+        facts = [self._facts(leaf) for leaf in leaves]
         rest = (
             *sorted(keywords),
             bytes([module.training for module in self._modules]),
@@ -87,10 +87,12 @@ class StepPrices:
         if found is None:
             given, named = pytree.tree_map_only(Tensor, _without_data, (inputs, dict(keywords)))
             tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-            kind = (*(fact for leaf, fact in zip(leaves, facts, strict=True) if not isinstance(leaf, Tensor)), *rest)
-            kind = (*((tensor.ndim, tensor.dtype, tensor.device.type) for tensor in tensors), *kind)
+            kinds = [
+                (leaf.ndim, *fact[1:]) if isinstance(leaf, Tensor) else fact
+                for leaf, fact in zip(leaves, facts, strict=True)
+            ]
             sizes = tuple(int(size) for tensor in tensors for size in tensor.shape)
-            found = self._forwards[key] = Forward(key, given, named, sizes, kind)
+            found = self._forwards[key] = Forward(key, given, named, sizes, (*kinds, *rest))
         return found
 
     def reading(self, forward: Forward, outputs: frozenset[int]) -> Forward:
@@ -129,18 +131,25 @@ class StepPrices:
         """The model changed: look at it anew. What was learnt of a head that merely grew still holds."""
         self._modules = list(self.model.modules())
         self._parameters = list(self.model.parameters())
+        self._home = self._parameters[0].device.type if self._parameters else "cpu"
         self._shapes.clear()
         self._forwards.clear()
         self._traces.clear()
         names = [name for name, _ in self.model.named_parameters()]
         sizes = tuple(int(size) for parameter in self._parameters for size in parameter.shape)
-        structure = (names, [parameter.ndim for parameter in self._parameters], list(map(id, self._modules)))
-        if structure == self._structure and sizes != self._parameter_sizes:
+        structure = (names, [parameter.ndim for parameter in self._parameters], list(map(_nature, self._modules)))
+        if structure == self._structure:
             for shapes in self._kinds.values():
                 shapes.replace_parameters(self._parameters)
         else:
             self._kinds.clear()
         self._structure, self._parameter_sizes = structure, sizes
+
+    def _facts(self, leaf: object) -> tuple[object, ...]:
+        """What of an argument prices depend on; a tensor without data stands for one beside the model."""
+        if isinstance(leaf, Tensor):
+            return leaf.shape, leaf.dtype, self._home if leaf.is_meta else leaf.device.type
+        return (leaf if isinstance(leaf, _VALUES) else type(leaf),)
 
     def _at(self, forward: Forward) -> _Shape:
         shape = self._shapes.get(forward)
@@ -181,10 +190,15 @@ class StepPrices:
         return found
 
 
-def _facts(leaf: object) -> object:
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.dtype, leaf.device.type
-    return leaf if isinstance(leaf, _VALUES) else type(leaf)
+def _nature(module: nn.Module) -> tuple[object, ...]:
+    """What a module is and how it is set, apart from the sizes of its parameters."""
+    sizes = {size for parameter in module._parameters.values() if parameter is not None for size in parameter.shape}
+    found: list[object] = [id(module)]
+    for name, value in vars(module).items():
+        plain = isinstance(value, tuple) and all(isinstance(item, _VALUES) for item in value)
+        if name != "training" and (plain or isinstance(value, _VALUES)):
+            found.append((name, "a parameter's size" if type(value) is int and value in sizes else value))
+    return tuple(found)
 
 
 def _without_data(tensor: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ the backward reaches is run forwards again, and that is part of the backward's p
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,14 @@ class Pricer:
             raise UnpricedOperator(self.left_out)
         if missing:
             warnings.warn(f"left out of the price: {', '.join(missing)}", UnpricedOperatorWarning, stacklevel=3)
+
+    def of_another(self, trace: Trace) -> Pricer:
+        """The same for a trace that runs the same operators on other sizes; what is left out was said already."""
+        found = copy.copy(self)
+        found.trace = trace
+        functions = (prices.find(op.name) for op in trace.ops)
+        found._prices = [OpPrice() if f is None else f(op) for f, op in zip(functions, trace.ops, strict=True)]
+        return found
 
     def forward(self) -> tuple[Cost, ...]:
         costs = [[0, 0] for _ in range(self.blocks)]

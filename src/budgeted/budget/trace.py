@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from budgeted.budget.checkpointing import CheckpointedRegions, refusing_reentrant
 from budgeted.budget.compiled import Uncompiled, is_compiled_wrapper
 from budgeted.budget.refusals import CannotTrace, UnpricedBackward
+from budgeted.budget.shortcuts import shortcut
 from budgeted.errors import BudgetedError
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
@@ -277,7 +278,7 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         before = {id(t): self._value(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         region = self._checkpoints.enter()
-        output = func(*args, **kwargs)
+        output = (shortcut(name, args) or func)(*args, **kwargs)
 
         def as_value(item: Any) -> Any:
             return before[id(item)] if isinstance(item, Tensor) else item

@@ -1,6 +1,7 @@
 """Prices of a training step, cached by input shape and frozen set.
 
-The forward is traced once per input shape; every frozen set is then priced from that trace by arithmetic.
+The first few input shapes are traced and the others follow from them (`priced_shapes`); every frozen set is priced from
+a trace by arithmetic.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from budgeted.budget import NOTHING, BlockPrices, Cost, Pricer, Rule, total, trace
+from budgeted.budget import BlockPrices, Cost, Pricer, Rule, Trace, trace
 from budgeted.budget.compiled import compiled_paths
+from budgeted.budget.lifted import Sizes
 from budgeted.budget.pricing import Unpriced
 from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain, NoBlockChain, chain_of_trace
+from budgeted.freezing.priced_shapes import PricedShape, PricedShapes, Traced
 from budgeted.freezing.units import Granularity
 
 _VALUES = (bool, int, float, str, type(None))
@@ -30,15 +33,16 @@ class Forward:
     key: tuple[object, ...]
     inputs: tuple[Any, ...] = field(compare=False, repr=False)  # tensors without data
     keywords: Mapping[str, Any] = field(compare=False, repr=False)
+    sizes: Sizes = field(compare=False, repr=False)  # of the inputs
+    kind: tuple[object, ...] = field(compare=False, repr=False)  # the key without the sizes
     read: frozenset[int] | None = None  # outputs that the loss reads; None: all of them
 
 
 @dataclass(slots=True)
 class _Shape:
-    """One input shape's chain and prices."""
+    """One input shape, and what was asked of it."""
 
-    chain: BlockChain
-    pricer: Pricer
+    found: PricedShape
     most: int
     by_set: dict[frozenset[int], BlockPrices] = field(default_factory=dict)
     saved: dict[Rule, tuple[int, ...]] = field(default_factory=dict)
@@ -62,46 +66,57 @@ class StepPrices:
         self.unpriced: Unpriced = unpriced
         self._shapes: dict[Forward, _Shape] = {}
         self._forwards: dict[tuple[object, ...], Forward] = {}
+        self._kinds: dict[object, PricedShapes] = {}
+        self._traces: dict[tuple[object, ...], Trace] = {}
+        self._structure: object = None
+        self._parameter_sizes: Sizes = ()
         self.forget()
 
     def forward(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> Forward:
         """Name a forward by what its price depends on."""
         inputs, keywords = tuple(inputs), keywords or {}
         leaves = pytree.tree_leaves((inputs, dict(keywords))) if keywords or len(inputs) != 1 else inputs
-        key = (
-            *(_facts(leaf) for leaf in leaves),
+        facts = [self._facts(leaf) for leaf in leaves]
+        rest = (
             *sorted(keywords),
             bytes([module.training for module in self._modules]),
             bytes([parameter.requires_grad for parameter in self._parameters]),
         )
+        key = (*facts, *rest)
         found = self._forwards.get(key)
         if found is None:
-            empty = pytree.tree_map_only(Tensor, _without_data, (inputs, dict(keywords)))
-            found = self._forwards[key] = Forward(key, *empty)
+            given, named = pytree.tree_map_only(Tensor, _without_data, (inputs, dict(keywords)))
+            tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+            kinds = [
+                (leaf.ndim, *fact[1:]) if isinstance(leaf, Tensor) else fact
+                for leaf, fact in zip(leaves, facts, strict=True)
+            ]
+            sizes = tuple(int(size) for tensor in tensors for size in tensor.shape)
+            found = self._forwards[key] = Forward(key, given, named, sizes, (*kinds, *rest))
         return found
 
     def reading(self, forward: Forward, outputs: frozenset[int]) -> Forward:
         """The same forward under a loss that reads just these of its outputs."""
-        everything = len(self._at(forward).chain.trace.roots)
+        everything = len(self._at(forward).found.chain.trace.roots)
         return forward if len(outputs) == everything else replace(forward, read=outputs)
 
     def chain(self, forward: Forward) -> BlockChain:
-        return self._at(forward).chain
+        """The blocks of this forward; the chain's trace may be that of another shape."""
+        return self._at(forward).found.chain
 
     def of(self, forward: Forward, frozen: Collection[int] = ()) -> BlockPrices:
         """Prices per block of one step with these blocks frozen."""
         shape = self._at(forward)
         key = frozenset(frozen)
         if key not in shape.by_set:
-            shape.by_set[key] = shape.pricer.prices(shape.chain.trained(key))
+            shape.by_set[key] = shape.found.prices(key)
         return shape.by_set[key]
 
     def saved(self, forward: Forward, rule: Rule) -> tuple[int, ...]:
         """Backward saved by freezing the first n blocks, for n from 0 to L-1."""
         shape = self._at(forward)
         if rule not in shape.saved:
-            backward = [total(self.of(forward, range(n)).backward).under(rule) for n in range(len(shape.chain))]
-            shape.saved[rule] = tuple(backward[0] - cost for cost in backward)
+            shape.saved[rule] = shape.found.saved(rule)
         return shape.saved[rule]
 
     def most(self, forward: Forward) -> int:
@@ -110,28 +125,52 @@ class StepPrices:
 
     def to_feature(self, forward: Forward) -> Cost:
         """Running the loss and the head backwards to the last feature, and no further."""
-        shape = self._at(forward)
-        return NOTHING if shape.chain.feature is None else shape.pricer.backward_to(shape.chain.feature)
+        return self._at(forward).found.to_feature()
 
     def forget(self) -> None:
-        """The model changed (a head that grew): price anew."""
+        """The model changed: look at it anew. What was learnt of a head that merely grew still holds."""
         self._modules = list(self.model.modules())
         self._parameters = list(self.model.parameters())
+        self._home = self._parameters[0].device.type if self._parameters else "cpu"
         self._shapes.clear()
         self._forwards.clear()
+        self._traces.clear()
+        names = [name for name, _ in self.model.named_parameters()]
+        sizes = tuple(int(size) for parameter in self._parameters for size in parameter.shape)
+        structure = (names, [parameter.ndim for parameter in self._parameters], list(map(_nature, self._modules)))
+        if structure == self._structure:
+            for shapes in self._kinds.values():
+                shapes.replace_parameters(self._parameters)
+        else:
+            self._kinds.clear()
+        self._structure, self._parameter_sizes = structure, sizes
+
+    def _facts(self, leaf: object) -> tuple[object, ...]:
+        """What of an argument prices depend on; a tensor without data stands for one beside the model."""
+        if isinstance(leaf, Tensor):
+            return leaf.shape, leaf.dtype, self._home if leaf.is_meta else leaf.device.type
+        return (leaf if isinstance(leaf, _VALUES) else type(leaf),)
 
     def _at(self, forward: Forward) -> _Shape:
         shape = self._shapes.get(forward)
         if shape is None:
-            traced = trace(self.model, forward.inputs, forward.keywords, self.loss)
-            if forward.read is not None:
-                traced.roots = [root for index, root in enumerate(traced.roots) if index in forward.read]
-            chain = chain_of_trace(self.model, traced, self.granularity)
-            whole = self._compiled(chain)
-            pricer = Pricer(traced, chain.block_of, len(chain), self.unpriced, whole)
-            shape = _Shape(chain, pricer, chain.last_trained())
-            self._shapes[forward] = shape
+            shapes = self._kinds.setdefault((forward.kind, forward.read), PricedShapes())
+            sizes = (*forward.sizes, *self._parameter_sizes)
+            found: PricedShape | None = shapes.derive(sizes)
+            if found is None:
+                found = self._trace(forward, sizes)
+                shapes.add(found)
+            shape = self._shapes[forward] = _Shape(found, found.chain.last_trained())
         return shape
+
+    def _trace(self, forward: Forward, sizes: Sizes) -> Traced:
+        traced = self._traces.get(forward.key)
+        if traced is None:  # what other outputs are read of it is the same trace
+            traced = self._traces[forward.key] = trace(self.model, forward.inputs, forward.keywords, self.loss)
+        if forward.read is not None:
+            traced = replace(traced, roots=[root for index, root in enumerate(traced.roots) if index in forward.read])
+        chain = chain_of_trace(self.model, traced, self.granularity)
+        return Traced(sizes, chain, Pricer(traced, chain.block_of, len(chain), self.unpriced, self._compiled(chain)))
 
     def _compiled(self, chain: BlockChain) -> list[str | None]:
         """Per operator the compiled module that it lies in; one that holds several blocks is refused."""
@@ -151,10 +190,15 @@ class StepPrices:
         return found
 
 
-def _facts(leaf: object) -> object:
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.dtype, leaf.device.type
-    return leaf if isinstance(leaf, _VALUES) else type(leaf)
+def _nature(module: nn.Module) -> tuple[object, ...]:
+    """What a module is and how it is set, apart from the sizes of its parameters."""
+    sizes = {size for parameter in module._parameters.values() if parameter is not None for size in parameter.shape}
+    found: list[object] = [id(module)]
+    for name, value in vars(module).items():
+        plain = isinstance(value, tuple) and all(isinstance(item, _VALUES) for item in value)
+        if name != "training" and (plain or isinstance(value, _VALUES)):
+            found.append((name, "a parameter's size" if type(value) is int and value in sizes else value))
+    return tuple(found)
 
 
 def _without_data(tensor: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from budgeted.budget.checkpointing import CheckpointedRegions, refusing_reentrant
 from budgeted.budget.compiled import Uncompiled, is_compiled_wrapper
 from budgeted.budget.refusals import CannotTrace, UnpricedBackward
+from budgeted.budget.value_checks import taken_as_true
 from budgeted.errors import BudgetedError
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
@@ -162,6 +163,7 @@ def _trace(
         with (
             _disable_current_modes(),
             refusing_reentrant(),
+            taken_as_true(),
             torch.enable_grad(),
             fake,
             recorder.watching_modules(),

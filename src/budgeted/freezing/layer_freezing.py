@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -93,6 +93,7 @@ class LayerFreezing:
         optimizer: torch.optim.Optimizer | None = None,
         ledger: Ledger | None = None,
         granularity: Granularity = "block",
+        always: Collection[str] = (),
         batch_norm: BatchNormStatistics = "update",
         criterion_rule: Rule = "real",
         unpriced: Unpriced = "refuse",
@@ -108,6 +109,8 @@ class LayerFreezing:
         optimizer: priced and charged if given.
         ledger: charged in every step if given; a step that it does not afford raises BudgetSpent before the backward.
         granularity: freeze whole blocks, or single layers.
+        always: names of modules (or parts of their paths) that never rest, wherever they stand in the chain; they
+            count with the head, and the backward goes down to them: little is saved below the first of them.
         batch_norm: running statistics of a frozen block go on (`update`) or stay as they were (`hold`).
         criterion_rule: the rule whose prices the adaptive criterion weighs.
         unpriced: what to do about an operator without a price.
@@ -128,7 +131,7 @@ class LayerFreezing:
             raise BudgetedError(f"{policy!r} is no freezing policy: give a name such as 'adaptive', or an object")
         self.ledger = ledger
         self._graph = LossGraph(model, unpriced) if loss == "graph" else None
-        self.prices = StepPrices(model, None if isinstance(loss, str) else loss, granularity, unpriced)
+        self.prices = StepPrices(model, None if isinstance(loss, str) else loss, granularity, unpriced, always)
         inputs = (example,) if isinstance(example, Tensor) else tuple(example)
         self.chain: BlockChain = self.prices.chain(self.prices.forward(inputs, keywords))
         self.step = 0
@@ -190,6 +193,11 @@ class LayerFreezing:
         if self._looking is not None:
             self._looking.clear()
         return step
+
+    @property
+    def waits_for_backward(self) -> bool:
+        """Was there a training forward, in this thread, whose loss did not come to `backward` yet?"""
+        return bool(self._noted.forwards) and not self._noted.ended
 
     def end_step(self) -> None:
         """The optimizer has stepped on what backwards with `more` gathered: the next one decides anew."""

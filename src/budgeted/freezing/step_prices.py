@@ -53,6 +53,7 @@ class StepPrices:
         loss: Callable[[Any], Tensor] | None = None,
         granularity: Granularity = "block",
         unpriced: Unpriced = "refuse",
+        always: Collection[str] = (),
     ) -> None:
         if not isinstance(model, nn.Module):
             raise BudgetedError(f"a {type(model).__name__} is no torch module: give an nn.Module")
@@ -60,6 +61,7 @@ class StepPrices:
         self.loss = loss
         self.granularity: Granularity = granularity
         self.unpriced: Unpriced = unpriced
+        self.always = always
         self._shapes: dict[Forward, _Shape] = {}
         self._forwards: dict[tuple[object, ...], Forward] = {}
         self.forget()
@@ -126,7 +128,7 @@ class StepPrices:
             traced = trace(self.model, forward.inputs, forward.keywords, self.loss)
             if forward.read is not None:
                 traced.roots = [root for index, root in enumerate(traced.roots) if index in forward.read]
-            chain = chain_of_trace(self.model, traced, self.granularity)
+            chain = chain_of_trace(self.model, traced, self.granularity, self.always)
             whole = self._compiled(chain)
             pricer = Pricer(traced, chain.block_of, len(chain), self.unpriced, whole)
             shape = _Shape(chain, pricer, chain.last_trained())

@@ -142,7 +142,7 @@ def main() -> None:
         found = learn(world, base, given.kind, policy, given.steps, given.always, given.seed)
         print(
             f"{given.kind} {policy:9} accuracy {found.before:.1%} -> {found.after:.1%}, "
-            f"executed {format_compute(found.executed, "real")}, {found.not_run:.1%} of the backward not run, "
+            f"executed {format_compute(found.executed, 'real')}, {found.not_run:.1%} of the backward not run, "
             f"{found.seconds:.0f} CPU seconds",
             flush=True,
         )

@@ -120,9 +120,7 @@ def learn(
         freezing.backward(model(**world.batch(items), use_cache=False).loss)
         optimizer.step()
     seconds = time.process_time() - started
-    return Learned(
-        before, world.accuracy(model, test), freezing.spent.real, freezing.frozen_share, seconds
-    )
+    return Learned(before, world.accuracy(model, test), freezing.spent.real, freezing.frozen_share, seconds)
 
 
 def main() -> None:

@@ -38,8 +38,8 @@ def policy(name: str, **settings: Any) -> FreezingPolicy:
     """Build a policy by name, as in `policy("constant", n=4)`."""
     kind = POLICIES[name]
     known = settings_of(kind)
-    for setting in settings if known is not None else ():
-        if setting not in known:
+    for setting in settings:
+        if known is not None and setting not in known:
             raise UnknownName(f"setting of freezing policy {name!r},", setting, known)
     try:
         return kind(**settings)

@@ -174,7 +174,7 @@ class _Tree:
         return direct
 
     def _passing(self, boundaries: list[int], end: int) -> list[int]:
-        """For each operator: learned values that exist before it and are read by the module's operators from there on."""
+        """For each operator: learned values that exist before it and are read in the module from there on."""
         last_read: dict[int, tuple[int, int]] = {}  # value -> when it was made, when it is read last
         for op in self.trace.ops[boundaries[0] : end]:
             for value in op.inputs:

@@ -78,7 +78,7 @@ SHAPES = {
 
 
 def llava(name: str | Path = "llava-tiny", *, seed: int = 0) -> nn.Module:
-    """The named model, or the one in a folder; the tiny one is drawn from `seed`, which moves no global random state."""
+    """The named model, or the one in a folder; the tiny one is drawn from `seed`, and no global generator moves."""
     transformers = needed_transformers()
     if str(name) in SHAPES and not SHAPES[str(name)].hub:
         with torch.random.fork_rng(devices=[]):

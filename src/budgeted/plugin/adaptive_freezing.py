@@ -313,8 +313,8 @@ def _refuse_unknown(policy: FreezingPolicy | str, settings: Mapping[str, Any]) -
                 raise UnknownName("setting of AdaptiveFreezing,", name, ours)
         raise BudgetedError(f"{', '.join(settings)}: settings go with a policy's name; this policy is built already")
     known = settings_of(POLICIES[policy])
-    for name in settings if known is not None else ():
-        if name not in known:
+    for name in settings:
+        if known is not None and name not in known:
             raise UnknownName(f"setting of AdaptiveFreezing or of its policy {policy!r},", name, [*ours, *known])
 
 

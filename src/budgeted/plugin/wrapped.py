@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
-
 from torch.optim import Optimizer
 
 from budgeted.budget.compiled import is_compiled

@@ -74,7 +74,7 @@ def token_f1(said: str, right: str) -> float:
 def chrf(said: str, right: str) -> float:
     """Character n-gram F-score, from 0 to 1, as sacrebleu computes it."""
     try:
-        from sacrebleu.metrics import CHRF
+        from sacrebleu.metrics.chrf import CHRF
     except ImportError as error:
         raise BudgetedError("chrF needs the package sacrebleu: pip install 'budgeted[scores]'") from error
     return float(CHRF().sentence_score(said, [right]).score) / 100

@@ -32,7 +32,7 @@ TASKS = 5
 
 @dataclass(frozen=True, slots=True)
 class DrawnBongard:
-    """Problems for before the stream, in the stream and to test on; every picture follows from its name and the seed."""
+    """Problems for before the stream, in the stream and to test on; a picture follows from its name and the seed."""
 
     known: tuple[Problem, ...]
     train: tuple[Problem, ...]

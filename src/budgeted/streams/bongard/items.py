@@ -6,8 +6,8 @@ question of either kind for a problem of Bongard-HOI, three of Bongard-OpenWorld
 in order (0 1, 2 3, 4 5), as the published test file does.
 
 **CA**: what do the positive pictures share? Two pictures of each side, and the problem's own actions as choices in
-alphabetical order, at most four, the right one among them. For sentences (OpenWorld) there is nothing to choose from; the
-prompt of the published experiment is not known, so the wording here is ours.
+alphabetical order, at most four, the right one among them. For sentences (OpenWorld) there is nothing to choose from;
+the prompt of the published experiment is not known, so the wording here is ours.
 
 `every_triple` is the larger set of the published OpenWorld runs: a question for every three of seven (35 a problem).
 Which of the three is asked about is not said; here it is the last.

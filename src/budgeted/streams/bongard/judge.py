@@ -1,6 +1,6 @@
 """Sentences scored by a language model at an address that the user gives, by the protocol of OpenAI's chat endpoint.
 
-A judge may refuse, ramble or be away. What gives no number from 1 to 10 is a failure: counted, and never part of a mean.
+A judge may refuse, ramble or be away. What gives no number from 1 to 10 is a failure: counted, never part of a mean.
 A judge's scores and those computed here (token-F1, chrF) are different quantities and are never mixed.
 """
 

@@ -45,15 +45,15 @@ class Pictures:
             square.paste(image.convert("RGB"), ((side - image.width) // 2, (side - image.height) // 2))
             return np.asarray(square.resize((self.pixels, self.pixels), Image.Resampling.BICUBIC))
 
-    def missing(self, wanted: Iterable[Problem] | Iterable[Item]) -> list[str]:
+    def missing(self, wanted: Iterable[Problem | Item]) -> list[str]:
         """Names, each once and in order, that have no file."""
         names = dict.fromkeys(name for one in wanted for name in one.pictures)
         return [name for name in names if not self.path(name).is_file()]
 
-    def demand(self, wanted: Iterable[Problem] | Iterable[Item]) -> None:
+    def demand(self, wanted: Iterable[Problem | Item]) -> None:
         """Refuse before the first step, not in the middle of a run, where pictures are not there."""
         everything = list(wanted)
-        absent = self.missing(everything)  # type: ignore[arg-type]
+        absent = self.missing(everything)
         if absent:
             names = len({name for one in everything for name in one.pictures})
             shown = ", ".join(absent[:3]) + (", …" if len(absent) > 3 else "")

@@ -37,6 +37,7 @@ def dealt(problems: Sequence[Problem], seed: int, tasks: int = TASKS) -> tuple[P
     if not 1 <= tasks <= len(concepts):
         raise BudgetedError(f"{len(concepts)} concepts cannot be dealt to {tasks} tasks: ask for 1 to {len(concepts)}")
     generator = np.random.default_rng(seed)
-    task_of = {concepts[i]: place * tasks // len(concepts) for place, i in enumerate(generator.permutation(len(concepts)))}
+    places = generator.permutation(len(concepts))
+    task_of = {concept: int(place) * tasks // len(concepts) for concept, place in zip(concepts, places, strict=True)}
     shuffled = [problems[i] for i in generator.permutation(len(problems))]
     return tuple(sorted(shuffled, key=lambda problem: task_of[problem.concept]))

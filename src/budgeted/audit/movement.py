@@ -13,7 +13,8 @@ _NAMES = """
     _unsafe_index _unsafe_masked_index _unsafe_view arange as_strided cat channel_shuffle clone
     constant_pad_nd convert_element_type copy copy_to detach device device_put diag_embed
     diagonal_backward embedding eye fill flip full full_like gather im2col index index_fill index_select
-    iota is_pinned is_same_size item lift linspace masked_select native_channel_shuffle ones ones_like
+    iota is_pinned is_same_size item lift linspace masked_scatter_backward masked_select
+    native_channel_shuffle ones ones_like
     pixel_shuffle pixel_unshuffle reflection_pad1d reflection_pad2d reflection_pad3d repeat
     repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize resize_as rev roll
     rot90 scalar_tensor select_backward set slice_backward stack take unsafe_split unsafe_split_with_sizes

@@ -13,8 +13,8 @@ import math
 from budgeted.audit.call import Call, Rule
 
 _NAMES = """
-    all amax amin aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum equal
-    histc kthvalue max median min mode nanmedian nansum nonzero prod sum topk
+    _is_all_true all amax amin aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum
+    equal histc kthvalue max median min mode nanmedian nansum nonzero prod sum topk
 """
 REDUCTIONS = frozenset(_NAMES.split())
 

@@ -37,6 +37,7 @@ from budgeted.budget.checkpointing import CheckpointedRegions, refusing_reentran
 from budgeted.budget.compiled import Uncompiled, is_compiled_wrapper
 from budgeted.budget.refusals import CannotTrace, UnpricedBackward
 from budgeted.budget.shortcuts import shortcut
+from budgeted.budget.value_checks import taken_as_true
 from budgeted.errors import BudgetedError
 
 _tracing: ContextVar[bool] = ContextVar("tracing", default=False)
@@ -163,6 +164,7 @@ def _trace(
         with (
             _disable_current_modes(),
             refusing_reentrant(),
+            taken_as_true(),
             torch.enable_grad(),
             fake,
             recorder.watching_modules(),

@@ -51,6 +51,7 @@ class BlockChain:
     feature_of: str | None = None  # module that puts it out, where the head is no module but a product in a forward
     shared: dict[str, tuple[int, ...]] = field(default_factory=dict)  # parameters of several blocks
     unused: tuple[str, ...] = ()  # parameters that the forward never reads
+    always: frozenset[str] = frozenset()  # parameters that are trained whatever is frozen
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -66,7 +67,10 @@ class BlockChain:
         return max(found, default=len(self) - 1)
 
     def check(self, frozen: Collection[int]) -> frozenset[int]:
-        """The set as it may be frozen: known blocks, and never the last one that trains nor what comes after it."""
+        """The set as it may be frozen: known blocks, and never the last one that trains nor what comes after it.
+
+        Blocks whose parameters are all to be trained always are left out of it.
+        """
         last = self.last_trained() if frozen else 0
         for block in frozen:
             if not 0 <= block < last:
@@ -75,11 +79,11 @@ class BlockChain:
                 raise BudgetedError(
                     f"block {block} cannot be frozen: {others} (block {last} is {what}, {self.blocks[last].name!r})"
                 )
-        return frozenset(frozen)
+        return frozenset(block for block in frozen if not self.always.issuperset(self.blocks[block].parameters))
 
     def frozen_parameters(self, frozen: Collection[int]) -> frozenset[str]:
         """Names of the parameters that rest when these blocks are frozen; a shared one only if all its blocks are."""
-        names = {name for block in frozen for name in self.blocks[block].parameters}
+        names = {name for block in frozen for name in self.blocks[block].parameters} - self.always
         return frozenset(name for name in names if name not in self.shared or set(self.shared[name]) <= set(frozen))
 
     def trained(self, frozen: Collection[int]) -> frozenset[int]:
@@ -111,12 +115,18 @@ def block_chain(
     inputs: Sequence[Any],
     keywords: Mapping[str, Any] | None = None,
     granularity: Granularity = "block",
+    always: Collection[str] = (),
 ) -> BlockChain:
-    """Find the block chain by tracing the model's forward on (the shapes of) example inputs."""
-    return chain_of_trace(model, trace(model, inputs, keywords), granularity)
+    """Find the block chain by tracing the model's forward on (the shapes of) example inputs.
+
+    always: names of modules, or of parts of their paths, that are trained whatever is frozen.
+    """
+    return chain_of_trace(model, trace(model, inputs, keywords), granularity, always)
 
 
-def chain_of_trace(model: nn.Module, traced: Trace, granularity: Granularity = "block") -> BlockChain:
+def chain_of_trace(
+    model: nn.Module, traced: Trace, granularity: Granularity = "block", always: Collection[str] = ()
+) -> BlockChain:
     _refuse_recurrence(model, traced)
     units, inside = find_units(model, traced, granularity)
     if not any(unit.weighted for unit in units):
@@ -152,7 +162,19 @@ def chain_of_trace(model: nn.Module, traced: Trace, granularity: Granularity = "
         feature_of=feature_of,
         shared={name: tuple(sorted(found)) for name, found in users.items() if len(found) > 1},
         unused=tuple(name for name in traced.parameter_names if name not in users),
+        always=_always(traced, always),
     )
+
+
+def _always(traced: Trace, wanted: Collection[str]) -> frozenset[str]:
+    """Parameters under the modules of these names; `projector` stands for any path with that part."""
+    found: set[str] = set()
+    for name in (wanted,) if isinstance(wanted, str) else wanted:
+        here = {parameter for parameter in traced.parameter_names if f".{name}." in f".{parameter}."}
+        if not here:
+            raise BudgetedError(f"always: no parameter lies under a module {name!r}: give a part of a module's path")
+        found |= here
+    return frozenset(found)
 
 
 def _input_of(traced: Trace, path: str) -> Value | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -95,6 +95,7 @@ class LayerFreezing(Keeps):
         optimizer: torch.optim.Optimizer | None = None,
         ledger: Ledger | None = None,
         granularity: Granularity = "block",
+        always: Collection[str] = (),
         batch_norm: BatchNormStatistics = "update",
         criterion_rule: Rule = "real",
         unpriced: Unpriced = "refuse",
@@ -110,6 +111,8 @@ class LayerFreezing(Keeps):
         optimizer: priced and charged if given.
         ledger: charged in every step if given; a step that it does not afford raises BudgetSpent before the backward.
         granularity: freeze whole blocks, or single layers.
+        always: names of modules (or parts of their paths) that never rest, wherever they stand in the chain; they
+            count with the head, and the backward goes down to them: little is saved below the first of them.
         batch_norm: running statistics of a frozen block go on (`update`) or stay as they were (`hold`).
         criterion_rule: the rule whose prices the adaptive criterion weighs.
         unpriced: what to do about an operator without a price.
@@ -134,7 +137,7 @@ class LayerFreezing(Keeps):
         self.share: float | None = None
         """share of the stream that has arrived, for policies that go by it: set it before each backward"""
         self.step = 0
-        self.prices = StepPrices(model, None if isinstance(loss, str) else loss, granularity, unpriced)
+        self.prices = StepPrices(model, None if isinstance(loss, str) else loss, granularity, unpriced, always)
         self._graph = LossGraph(model, unpriced) if loss == "graph" else None
         self._optimizer = optimizer
         if optimizer is not None and optimizer_price is None:
@@ -206,6 +209,11 @@ class LayerFreezing(Keeps):
         if self._looking is not None:
             self._looking.clear()
         return step
+
+    @property
+    def waits_for_backward(self) -> bool:
+        """Was there a training forward, in this thread, whose loss did not come to `backward` yet?"""
+        return bool(self._noted.forwards) and not self._noted.ended
 
     def end_step(self) -> None:
         """The optimizer has stepped on what backwards with `more` gathered: the next one decides anew."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.adaptive import AdaptivePrefix
 from budgeted.freezing.egeria import Egeria
 from budgeted.freezing.policies import ConstantPrefix, FreezingPolicy, LinearPrefix, NeverFreeze, RandomPrefix
@@ -25,9 +27,21 @@ for _name, _kind in _OURS.items():
     POLICIES.register(_name)(_kind)
 
 
+def settings_of(kind: Callable[..., FreezingPolicy]) -> list[str] | None:
+    """What a policy may be given by name; None if it takes anything."""
+    asked = inspect.signature(kind).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in asked):
+        return None
+    return [each.name for each in asked]
+
+
 def policy(name: str, **settings: Any) -> FreezingPolicy:
     """Build a policy by name, as in `policy("constant", n=4)`."""
     kind = POLICIES[name]
+    known = settings_of(kind)
+    for setting in settings:
+        if known is not None and setting not in known:
+            raise UnknownName(f"setting of freezing policy {name!r},", setting, known)
     try:
         return kind(**settings)
     except TypeError as error:

@@ -57,6 +57,7 @@ class StepPrices:
         loss: Callable[[Any], Tensor] | None = None,
         granularity: Granularity = "block",
         unpriced: Unpriced = "refuse",
+        always: Collection[str] = (),
     ) -> None:
         if not isinstance(model, nn.Module):
             raise BudgetedError(f"a {type(model).__name__} is no torch module: give an nn.Module")
@@ -64,6 +65,7 @@ class StepPrices:
         self.loss = loss
         self.granularity: Granularity = granularity
         self.unpriced: Unpriced = unpriced
+        self.always = always
         self._shapes: dict[Forward, _Shape] = {}
         self._forwards: dict[tuple[object, ...], Forward] = {}
         self._kinds: dict[object, PricedShapes] = {}
@@ -169,7 +171,7 @@ class StepPrices:
             traced = self._traces[forward.key] = trace(self.model, forward.inputs, forward.keywords, self.loss)
         if forward.read is not None:
             traced = replace(traced, roots=[root for index, root in enumerate(traced.roots) if index in forward.read])
-        chain = chain_of_trace(self.model, traced, self.granularity)
+        chain = chain_of_trace(self.model, traced, self.granularity, self.always)
         return Traced(sizes, chain, Pricer(traced, chain.block_of, len(chain), self.unpriced, self._compiled(chain)))
 
     def _compiled(self, chain: BlockChain) -> list[str | None]:

@@ -5,6 +5,8 @@ No table per architecture. Going down from the root:
 - a plain container (Sequential, ModuleList, ModuleDict) and the root, with what it merely wraps, are opened;
 - a module that holds a run of like units with two weights or more each is a stage, and opened: two or more in a row
   if nothing but one tensor passes from each to the next, three or more if other tensors pass by (dense connections);
+- a module of towers side by side (pictures and words), which hold such runs each, is opened; their layers are blocks
+  in the order of execution;
 - of the rest, a module whose class occurs several times (a residual block, a transformer layer) or inside which
   several tensors are alive at once (a skip connection, attention) is one unit;
 - what remains is a chain written as one class (a stem, a wrapper), and opened; at the bottom, a layer is a unit.
@@ -15,8 +17,10 @@ module that reads a weight itself is a unit.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Literal
 
 from torch import nn
@@ -70,16 +74,22 @@ def find_units(model: nn.Module, trace: Trace, granularity: Granularity) -> tupl
 
 
 class _Tree:
-    """The module tree as executed: who is called in whom, who reads parameters, what passes by."""
+    """The module tree as executed: who is called in whom, who reads parameters, what passes by.
+
+    Everything about one module is found once: a deep net asks for it from each of its layers.
+    """
 
     def __init__(self, model: nn.Module, trace: Trace, weights: set[int]) -> None:
         self.trace = trace
-        self.weights = weights
         self.modules = dict(model.named_modules())
         self.readers = Counter(op.path for op in trace.ops if any(value.parameter is not None for value in op.inputs))
         self.bearing: set[str] = set()  # modules under which a parameter is read
         for path in self.readers:
             self.bearing.update(("", *_ancestors(path)))
+        self._children_of: dict[str, list[str]] = {}
+        self._is_opened: dict[str, bool] = {}
+        self._runs: dict[str, int] = {}
+        self._weights = _weights_below(trace, weights)
         self.classes = Counter(type(module) for path, module in self.modules.items() if self._children(path) and path)
         self.span: dict[str, tuple[int, int]] = {}
         for path, start, end in trace.calls:
@@ -100,6 +110,11 @@ class _Tree:
         return None, True
 
     def _opened(self, path: str) -> bool:
+        if path not in self._is_opened:
+            self._is_opened[path] = self._opens(path)
+        return self._is_opened[path]
+
+    def _opens(self, path: str) -> bool:
         children = self._children(path)
         if not children:
             return path == ""
@@ -110,43 +125,43 @@ class _Tree:
         chain = self._is_chain(path, children)
         if self._longest_run(path) >= (2 if chain else 3):
             return True
+        alone = self.classes[type(self.modules[path])] < 2
+        if alone and sum(self._holds_run(child) for child in children) >= 2:  # towers side by side
+            return True
         if self.readers[path]:  # works with parameters of its own between those of its children
             return False
-        return chain and self.classes[type(self.modules[path])] < 2
+        return chain and alone
 
     def _children(self, path: str) -> list[str]:
-        prefix = f"{path}." if path else ""
-        names = [prefix + name for name, _ in self.modules[path].named_children()]
-        return [name for name in names if name in self.bearing]
+        if path not in self._children_of:
+            prefix = f"{path}." if path else ""
+            names = [prefix + name for name, _ in self.modules[path].named_children()]
+            self._children_of[path] = [name for name in names if name in self.bearing]
+        return self._children_of[path]
 
     def _longest_run(self, path: str) -> int:
         """Like units with two weights or more each that the module holds, directly or in plain containers."""
-        found: Counter[type] = Counter()
-        pending = self._children(path)
-        while pending:
-            child = pending.pop()
-            if type(self.modules[child]) in _CONTAINERS:
-                pending += self._children(child)
-            elif self._weights(child) >= 2:
-                found[type(self.modules[child])] += 1
-        return max(found.values(), default=0)
+        if path not in self._runs:
+            found: Counter[type] = Counter()
+            pending = list(self._children(path))
+            while pending:
+                child = pending.pop()
+                if type(self.modules[child]) in _CONTAINERS:
+                    pending += self._children(child)
+                elif self._weights.get(child, 0) >= 2:
+                    found[type(self.modules[child])] += 1
+            self._runs[path] = max(found.values(), default=0)
+        return self._runs[path]
 
-    def _weights(self, path: str) -> int:
-        """Weights read at or below `path`."""
-        prefix = f"{path}."
-        read = {
-            value.parameter
-            for op in self.trace.ops
-            if op.path == path or op.path.startswith(prefix)
-            for value in op.inputs
-        }
-        return len(read & self.weights)
+    def _holds_run(self, path: str) -> bool:
+        """Is there a run of like units at or below `path`?"""
+        return self._longest_run(path) >= 2 or any(self._holds_run(child) for child in self._children(path))
 
     def _is_chain(self, path: str, children: list[str]) -> bool:
         """Does just one learned tensor pass from each child to the next?"""
         _, end = self.span.get(path, (0, 0))
-        boundaries = [self.span[child][0] for child in self._direct(children) if child in self.span]
-        return all(self._passing(at, end) <= 1 for at in sorted(boundaries)[1:])
+        boundaries = sorted(self.span[child][0] for child in self._direct(children) if child in self.span)[1:]
+        return not boundaries or max(self._passing(boundaries, end)) <= 1
 
     def _direct(self, children: list[str]) -> list[str]:
         """Children, with plain containers that are never called themselves (ModuleList) replaced by theirs."""
@@ -158,15 +173,28 @@ class _Tree:
                 direct += self._direct(self._children(child))
         return direct
 
-    def _passing(self, at: int, end: int) -> int:
-        """Learned values that exist before operator `at` and are read by the module's operators from there on."""
-        seen: set[int] = set()
-        for op in self.trace.ops[at:end]:
+    def _passing(self, boundaries: list[int], end: int) -> list[int]:
+        """For each operator: learned values that exist before it and are read in the module from there on."""
+        last_read: dict[int, tuple[int, int]] = {}  # value -> when it was made, when it is read last
+        for op in self.trace.ops[boundaries[0] : end]:
             for value in op.inputs:
-                made = value.producer
-                if id(value) in self._learned and value.from_input and (made is None or made < at):
-                    seen.add(id(value))
-        return len(seen)
+                if id(value) in self._learned and value.from_input:
+                    last_read[id(value)] = (-1 if value.producer is None else value.producer, op.index)
+        changes = [0] * (len(boundaries) + 1)
+        for made, read in last_read.values():
+            changes[bisect_right(boundaries, made)] += 1  # the first boundary after it was made
+            changes[max(bisect_right(boundaries, made), bisect_right(boundaries, read))] -= 1
+        return list(accumulate(changes))[:-1]
+
+
+def _weights_below(trace: Trace, weights: set[int]) -> dict[str, int]:
+    """For every module how many weights are read at or below it."""
+    read: dict[str, set[int]] = {}
+    for op in trace.ops:
+        found = {value.parameter for value in op.inputs if value.parameter in weights and value.parameter is not None}
+        for path in _ancestors(op.path) if found else ():
+            read.setdefault(path, set()).update(found)
+    return {path: len(found) for path, found in read.items()}
 
 
 def _ancestors(path: str) -> list[str]:

@@ -38,13 +38,16 @@ def step_view(
         return size.mean if ranks is None else ranks.mean(size.mean, size.rows)
 
     def squared_gradients() -> list[float]:
-        sums, elements = [], 0
+        sums, elements = [0.0] * len(chain), 0
         scale = given.scale if given.more else 1.0  # the last one has unscaled them
         for block in range(len(chain)):
-            gradients = [splits.parameters[name].grad for name in chain.owned(block)]
-            present = [gradient for gradient in gradients if gradient is not None]
-            elements += sum(gradient.numel() for gradient in present)
-            sums.append(float(sum((float(torch.linalg.vector_norm(g)) / scale) ** 2 for g in present)))
+            for name in chain.owned(block):
+                gradient = splits.parameters[name].grad
+                if gradient is not None:
+                    elements += gradient.numel()
+                    # what is always trained loses nothing by freezing, like the head
+                    at = len(chain) - 1 if name in chain.always else block
+                    sums[at] += (float(torch.linalg.vector_norm(gradient)) / scale) ** 2
         given.looked.append(Cost(0, 2 * elements))
         return sums
 

@@ -12,8 +12,10 @@ graph shows what the loss is. One decision is taken per optimizer step, however 
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,17 +36,22 @@ from budgeted.budget import (
 from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.budget.pricing import Unpriced
 from budgeted.budget.trace import tracing
-from budgeted.errors import BudgetedError
-from budgeted.freezing import BlockChain, FreezingPolicy, FrozenStep, LayerFreezing
+from budgeted.errors import BudgetedError, UnknownName
+from budgeted.freezing import POLICIES, BlockChain, FreezingPolicy, FrozenStep, LayerFreezing
 from budgeted.freezing import policy as policy_by_name
 from budgeted.freezing.hooks import only_for
 from budgeted.freezing.layer_freezing import BatchNormStatistics, LossForPrice
 from budgeted.freezing.ranks import Ranks
+from budgeted.freezing.registry import settings_of
 from budgeted.freezing.units import Granularity
-from budgeted.plugin.wrapped import unwrap
+from budgeted.plugin.wrapped import inner_optimizer, unwrap
 
 FORMAT = 1
 Listener = Callable[[Sequence[nn.Parameter]], None]
+
+
+class MissedBackwardWarning(UserWarning):
+    """The optimizer stepped on gradients that freezing never saw: said once."""
 
 
 class AdaptiveFreezing:
@@ -61,6 +68,7 @@ class AdaptiveFreezing:
         keywords: Mapping[str, Any] | None = None,
         loss: LossForPrice = "graph",
         granularity: Granularity = "block",
+        always: Collection[str] = (),
         batch_norm: BatchNormStatistics = "update",
         criterion_rule: Rule = "real",
         unpriced: Unpriced = "refuse",
@@ -81,10 +89,8 @@ class AdaptiveFreezing:
         The others are those of `LayerFreezing`.
         """
         self.model, group = unwrap(model)
-        if settings and not isinstance(policy, str):
-            raise BudgetedError(
-                f"{', '.join(settings)}: settings go with a policy's name; this policy is built already"
-            )
+        _refuse_unknown(policy, settings)
+        optimizer = inner_optimizer(optimizer)
         self.policy = policy_by_name(policy, **settings) if isinstance(policy, str) else policy
         self.ledger = budget if isinstance(budget, Ledger) else Ledger(_compute(budget))
         self.last: FrozenStep | None = None
@@ -95,6 +101,7 @@ class AdaptiveFreezing:
             "optimizer_price": _price(optimizer, unpriced),
             "ledger": self.ledger,
             "granularity": granularity,
+            "always": always,
             "batch_norm": batch_norm,
             "criterion_rule": criterion_rule,
             "unpriced": unpriced,
@@ -103,7 +110,7 @@ class AdaptiveFreezing:
         self._engine: LayerFreezing | None = None
         self._saved: Mapping[str, Any] | None = None
         self._listeners: list[Listener] = []
-        self._unreduced = self._removed = False
+        self._unreduced = self._removed = self._told = False
         self._shares, self._backwards = 0.0, 0
         self._handles: list[Any] = []
         if optimizer is not None:
@@ -285,6 +292,15 @@ class AdaptiveFreezing:
 
     def _stepped(self, *_: Any) -> None:
         if self._engine is not None:
+            if self._engine.waits_for_backward and not self._told:
+                self._told = True
+                warnings.warn(
+                    "the optimizer stepped, but the loss of the last forward never came to AdaptiveFreezing: nothing "
+                    "is frozen or charged; call freezing.backward(loss) in place of loss.backward() or "
+                    "accelerator.backward(loss)",
+                    MissedBackwardWarning,
+                    stacklevel=4,
+                )
             self._engine.end_step()
 
     def _find_ranks(self, group: dist.ProcessGroup | None, distributed: bool | dist.ProcessGroup) -> Ranks | None:
@@ -295,6 +311,22 @@ class AdaptiveFreezing:
         ranks = Ranks(self.model, None if distributed is True else distributed)
         ranks.start_alike(self.model)
         return ranks
+
+
+def _refuse_unknown(policy: FreezingPolicy | str, settings: Mapping[str, Any]) -> None:
+    """A misspelt keyword is one of ours or one of the policy's: say which is near."""
+    if not settings:
+        return
+    ours = [name for name in inspect.signature(AdaptiveFreezing).parameters if name not in ("settings", "model")]
+    if not isinstance(policy, str):
+        for name in settings:
+            if difflib.get_close_matches(name, ours, n=1, cutoff=0.7):
+                raise UnknownName("setting of AdaptiveFreezing,", name, ours)
+        raise BudgetedError(f"{', '.join(settings)}: settings go with a policy's name; this policy is built already")
+    known = settings_of(POLICIES[policy])
+    for name in settings:
+        if known is not None and name not in known:
+            raise UnknownName(f"setting of AdaptiveFreezing or of its policy {policy!r},", name, [*ours, *known])
 
 
 def _price(optimizer: Optimizer | None, unpriced: Unpriced) -> OptimizerPrice | None:

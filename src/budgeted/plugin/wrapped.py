@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 from budgeted.budget.compiled import is_compiled
 from budgeted.errors import BudgetedError
@@ -33,6 +34,13 @@ def unwrap(model: nn.Module) -> tuple[nn.Module, dist.ProcessGroup | None]:
         return model.module, model.process_group
     refuse_whole_graph(model)
     return model, None
+
+
+def inner_optimizer(optimizer: Optimizer | None) -> Optimizer | None:
+    """The optimizer that steps: accelerate's `prepare()` puts it into another, whose own hooks and state are empty."""
+    while any(kind.__name__ == "AcceleratedOptimizer" for kind in type(optimizer).__mro__):
+        optimizer = optimizer.optimizer  # type: ignore[union-attr]
+    return optimizer
 
 
 def refuse_whole_graph(model: nn.Module) -> None:

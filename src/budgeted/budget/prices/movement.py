@@ -59,3 +59,9 @@ def scatter(op: Op) -> OpPrice:
     adding = op.name in ("scatter_add", "index_add") or bool(op.arguments.get("accumulate"))
     source = op.inputs[-1].numel
     return OpPrice(forward=source if adding else 0, gradients=(0,) * len(op.inputs))
+
+
+@price_of("masked_scatter")
+def masked_scatter(op: Op) -> OpPrice:
+    """Picture features put into their places: copies; what was overwritten has no gradient, which is a selection."""
+    return OpPrice(gradients=(op.out.numel,) + (0,) * (len(op.inputs) - 1))

@@ -7,10 +7,12 @@ from budgeted.budget.prices.pooling import paper_pool
 from budgeted.budget.trace import Op
 
 
-@price_of("sum", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "nansum", "bincount")
+@price_of(
+    "sum", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "_is_all_true", "prod", "nansum", "bincount"
+)  # fmt: skip
 def fold(op: Op) -> OpPrice:
     # the gradient of a sum is a copy, as is that of a maximum along a dimension; without one the places are compared
-    copied = op.name in ("sum", "nansum", "any", "all", "argmax", "argmin", "bincount") or len(op.outputs) == 2
+    copied = op.name not in ("amax", "amin", "max", "min", "prod") or len(op.outputs) == 2
     selecting = 0 if copied else 3 * op.inputs[0].numel
     return OpPrice(forward=op.inputs[0].numel, gradients=(selecting,) * len(op.inputs))
 

@@ -14,8 +14,9 @@ from budgeted.streams.arrays import from_arrays, from_npz
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Images, Request, default_data_dir
 from budgeted.streams.download import DownloadError
 from budgeted.streams.entry import Entry
+from budgeted.streams.lazy import held
 from budgeted.streams.orders import blurry, class_order, disjoint, domain, gaussian, limit
-from budgeted.streams.registry import DATASETS, absolute, info, known_info, load, names, short_name
+from budgeted.streams.registry import DATASETS, info, known_info, load, names, short_name
 from budgeted.streams.stream import Stream, make_stream, order_names, stream_of
 
 __all__ = [
@@ -31,7 +32,6 @@ __all__ = [
     "Images",
     "Request",
     "Stream",
-    "absolute",
     "arriving",
     "blurry",
     "class_order",
@@ -41,6 +41,7 @@ __all__ = [
     "from_arrays",
     "from_npz",
     "gaussian",
+    "held",
     "info",
     "known_info",
     "limit",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.files import read_regular
-from budgeted.streams.listing import Builder, Listing
+from budgeted.streams.listing import Builder, Listing, with_length
 from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.own import dataset_of
 
@@ -79,7 +79,7 @@ def list_folder(root: Path, test: bool = True) -> Listing:
     def path(index: int) -> str:
         return os.path.join(root, os.fsdecode(builder.spool[index]))
 
-    return builder.listing(path, path, str(root))
+    return builder.listing(path, path, str(root), key=with_length(builder.spool, path))
 
 
 def _add(builder: Builder, root: Path, found: Iterator[_Found], part: str) -> None:

@@ -7,6 +7,7 @@ same data set, bit for bit, whatever they lie in.
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ class Listing:
     read: Callable[[int], Any]
     #: What an error calls it.
     where: Callable[[int], str]
+    #: Where it lies and how long it is: what tells this sample from another without reading it.
+    key: Callable[[int], bytes]
     #: TRAIN or TEST of each sample; None where the container does not say.
     parts: NDArray[np.int8] | None = None
     #: "" stands for none.
@@ -108,6 +111,7 @@ class Builder:
         name: str,
         *,
         sequential: bool = False,
+        key: Callable[[int], bytes] | None = None,
     ) -> Listing:
         if not self._codes:
             raise DataError(f"{name}: no samples in it: check the path")
@@ -124,6 +128,7 @@ class Builder:
             np.frombuffer(self._codes, np.int32),
             read,
             where,
+            key or self.spool.__getitem__,
             None if unsaid.any() else parts,
             tuple(self._domain_words) if has_domains else (),
             np.frombuffer(self._domains, np.int32) if has_domains else None,
@@ -131,6 +136,19 @@ class Builder:
             sequential,
             self._declared,
         )
+
+
+def with_length(spool: Spool, path: Callable[[int], str]) -> Callable[[int], bytes]:
+    """The key of a sample that is a file: its name, and its length now."""
+
+    def key(index: int) -> bytes:
+        try:
+            size = os.stat(path(index)).st_size
+        except (OSError, ValueError):
+            size = -1
+        return spool[index] + f" {size}".encode()
+
+    return key
 
 
 def in_order(words: Iterable[str]) -> list[str]:

@@ -27,7 +27,7 @@ from budgeted.errors import BudgetedError
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.files import open_regular, read_regular, size_of
-from budgeted.streams.listing import Builder
+from budgeted.streams.listing import Builder, with_length
 from budgeted.streams.own import dataset_of
 
 OPTIONS = ("path", "image", "label", "time", "split", "domain", "root", "classes")
@@ -54,7 +54,8 @@ def read(request: Request) -> Dataset:
             return f"{path} row {index}"
         return os.path.join(root, os.fsdecode(builder.spool[index]))
 
-    return dataset_of(builder.listing(picture or where, where, str(path)), request, str(path))
+    key = with_length(builder.spool, where) if picture is None else None
+    return dataset_of(builder.listing(picture or where, where, str(path), key=key), request, str(path))
 
 
 def _csv(path: Path, builder: Builder, options: Any) -> None:

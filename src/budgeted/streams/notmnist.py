@@ -40,6 +40,7 @@ def _whole(listing: Listing) -> Listing:
         codes=listing.codes[rows],
         read=lambda i: listing.read(int(rows[i])),
         where=lambda i: listing.where(int(rows[i])),
+        key=lambda i: listing.key(int(rows[i])),
     )
 
 

@@ -190,7 +190,7 @@ def _fetch_way(way: Any, data_dir: Path, progress: Progress | None) -> None:
             unpack(path, path.parent, data_dir / source.unpacked)
 
 
-def absolute(name: str) -> str:
+def absolute_name(name: str) -> str:
     """The same data set named so that it is found from any folder."""
     bare, _ = split_options(name)
     rest = name[len(bare) :]

@@ -275,6 +275,12 @@ def _total(content_range: str | None) -> int | None:
     return number(match[1]) if match else None
 
 
+def md5_of(path: Path) -> str:
+    """The checksum of a file, as its source states it."""
+    with open(path, "rb") as file:
+        return _md5(file)
+
+
 def _md5(file: BinaryIO) -> str:
     digest = hashlib.md5(usedforsecurity=False)
     file.seek(0)

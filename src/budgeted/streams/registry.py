@@ -28,11 +28,13 @@ from budgeted.registry import Registry
 from budgeted.streams import arrays, folder, hf, manifest, shards
 from budgeted.streams.catalogue import ENTRIES, PHOTO_MEAN, PHOTO_STD
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Request, default_data_dir
-from budgeted.streams.download import DownloadGone, Progress, fetch
+from budgeted.streams.download import MOST_BYTES, DownloadGone, Progress, fetch
 from budgeted.streams.entry import Entry, refuse_others, split_options
 from budgeted.streams.iterated import dataset_of_samples
 from budgeted.streams.unpack import unpack
 
+#: Bytes of an archive of pictures whose length is not known; the largest, CLEAR-100's, has 3 GB.
+MOST_ARCHIVE = 16 * 2**30
 #: Endings of files that need no `manifest:` or the like before them.
 _BY_SUFFIX = {".csv": "manifest:", ".tsv": "manifest:", ".parquet": "manifest:", ".tar": "wds:"}
 
@@ -185,7 +187,7 @@ def _fetch_way(way: Any, data_dir: Path, progress: Progress | None) -> None:
     for source in way:
         if source.unpacked and (data_dir / source.unpacked).exists():
             continue
-        path = fetch(source, data_dir, progress=progress, most=source.size or 2**30)
+        path = fetch(source, data_dir, progress=progress, most=MOST_ARCHIVE if source.unpacked else MOST_BYTES)
         if source.unpacked:
             unpack(path, path.parent, data_dir / source.unpacked)
 

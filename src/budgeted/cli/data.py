@@ -30,11 +30,11 @@ _LOOK = 64
 class Data:
     """Fetch a data set, check every sample of one, or see what it is and how its classes arrive.
 
-    Examples: budgeted data fetch cifar10; budgeted data check folder:photos; budgeted data info digits --stream domain
+    Examples: budgeted data fetch cifar10; budgeted data check folder:photos; budgeted data info digits --seed 2
     """
 
     what: Annotated[Positional[Literal["fetch", "check", "info"]], arg(metavar="WHAT")]
-    """fetch: from its official address, resumed where it was cut. check: decode all of it. info: facts and a picture."""
+    """fetch: from its official address, resumed where it was cut. check: decode all of it. info: facts, picture."""
     dataset: Annotated[Positional[str], arg(metavar="NAME")]
     """A name of `budgeted list datasets`, a folder, or any other that `budgeted run --dataset` takes."""
     data: Path | None = None
@@ -186,10 +186,9 @@ def _counted(loaded: streams.Dataset) -> str:
 
 def _lines(facts: dict[str, Any]) -> Iterator[str]:
     known = facts.get("official", facts)
-    yield (
-        f"{facts['name']}: {known['classes']:,} classes, {known['train']:,} training and {known['test']:,} test samples "
-        f"of {'x'.join(map(str, known['input']))}" + (f", {known['domains']} domains" if known["domains"] > 1 else "")
-    )
+    counts = f"{known['classes']:,} classes, {known['train']:,} training and {known['test']:,} test samples"
+    domains = f", {known['domains']} domains" if known["domains"] > 1 else ""
+    yield f"{facts['name']}: {counts} of {'x'.join(map(str, known['input']))}{domains}"
     if "class_names" in facts:
         names = facts["class_names"]
         low, high = facts["of_a_class"]

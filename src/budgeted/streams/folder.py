@@ -76,10 +76,12 @@ def list_folder(root: Path, test: bool = True) -> Listing:
             raise DataError(f"{root}: no test/ or val/ folder with images beside train/: add one")
         _add(builder, root, iter(tests), "test")
 
-    def path(index: int) -> str:
-        return os.path.join(root, os.fsdecode(builder.spool[index]))
+    spool = builder.spool
 
-    return builder.listing(path, path, str(root), key=with_length(builder.spool, path))
+    def path(index: int) -> str:
+        return os.path.join(root, os.fsdecode(spool[index]))
+
+    return builder.listing(path, path, str(root), key=with_length(spool, path))
 
 
 def _add(builder: Builder, root: Path, found: Iterator[_Found], part: str) -> None:

@@ -65,13 +65,13 @@ def list_archives(root: Path, test: bool = True) -> Listing:
         builder.add(_PLACE.pack(0, start, size), wnid, str(paths[0]), part="train")
     for wnid, start, size in _validation(root) if test else ():
         builder.add(_PLACE.pack(1, start, size), wnid, str(paths[1]), part="test")
-    reader = _Reader(paths)
+    reader, spool = _Reader(paths), builder.spool
 
     def read_one(index: int) -> bytes:
-        return reader.read(*_PLACE.unpack(builder.spool[index]))
+        return reader.read(*_PLACE.unpack(spool[index]))
 
     def where(index: int) -> str:
-        which, start, _ = _PLACE.unpack(builder.spool[index])
+        which, start, _ = _PLACE.unpack(spool[index])
         return f"{paths[which]} at byte {start:,}"
 
     return builder.listing(read_one, where, str(root))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from budgeted.streams.dataset import DataError, Images
 from budgeted.streams.files import open_regular
-from budgeted.streams.listing import Listing
+from budgeted.streams.listing import Places
 from budgeted.streams.pixels import Pixels
 
 #: Test images whose pixels take more bytes than this are decoded anew for each evaluation.
@@ -19,10 +19,10 @@ HELD_TEST = 2 * 2**30
 
 
 class LazyImages:
-    """Images [N, C, H, W] of some rows of a listing; the same bits each time, whoever asks and in which order."""
+    """Images [N, C, H, W] of some rows of a container; the same bits each time, whoever asks and in which order."""
 
-    def __init__(self, listing: Listing, rows: NDArray[np.integer] | range, pixels: Pixels) -> None:
-        self._listing = listing
+    def __init__(self, places: Places, rows: NDArray[np.integer] | range, pixels: Pixels) -> None:
+        self._places = places
         self._rows = rows
         self._pixels = pixels
 
@@ -35,11 +35,11 @@ class LazyImages:
 
     def where(self, index: int) -> str:
         """What an error calls this sample."""
-        return self._listing.where(int(self._rows[index]))
+        return self._places.where(int(self._rows[index]))
 
     def source(self, index: int) -> Any:
         """The sample as it lies in its container: a path, encoded bytes, an image or an array."""
-        return self._listing.read(int(self._rows[index]))
+        return self._places.read(int(self._rows[index]))
 
     def __getitem__(self, index: Any, /) -> NDArray[np.uint8]:
         if isinstance(index, int | np.integer):
@@ -59,7 +59,7 @@ class LazyImages:
         found = hashlib.blake2b(repr((len(shown), *self._pixels.shape)).encode(), digest_size=32)
         for index in shown:
             row = int(self._rows[int(index)])
-            found.update(self._listing.key(row) + b"\0")
+            found.update(self._places.key(row) + b"\0")
         for which in np.linspace(0, len(shown) - 1, min(len(shown), looked_into)).astype(int):
             found.update(_digest_of(self.source(int(shown[which]))))
         return found.hexdigest()
@@ -77,7 +77,7 @@ class LazyImages:
 
     def _one(self, index: int) -> NDArray[np.uint8]:
         row = int(self._rows[index])
-        return self._pixels.of(self._listing.read(row), self._listing.where(row))
+        return self._pixels.of(self._places.read(row), self._places.where(row))
 
 
 class _Chosen:

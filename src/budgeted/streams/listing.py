@@ -25,17 +25,27 @@ _PARTS = {"train": TRAIN, "training": TRAIN, "test": TEST, "val": TEST, "valid":
 
 
 @dataclass(frozen=True, eq=False)
+class Places:
+    """How to read each sample: all that is kept of a listing once its labels were taken from it."""
+
+    #: The picture: a path, encoded bytes, a Pillow image or an array.
+    read: Callable[[int], Any]
+    #: What an error calls it.
+    where: Callable[[int], str]
+    #: Where it lies and how long it is: what tells this sample from another without reading it.
+    key: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, eq=False)
 class Listing:
     """Labels, parts, domains and times of all samples, and how to read each."""
 
     #: The classes met, and of each sample which one it is.
     words: tuple[str, ...]
     codes: NDArray[np.int32]
-    #: The picture: a path, encoded bytes, a Pillow image or an array.
+    #: As of `Places`.
     read: Callable[[int], Any]
-    #: What an error calls it.
     where: Callable[[int], str]
-    #: Where it lies and how long it is: what tells this sample from another without reading it.
     key: Callable[[int], bytes]
     #: TRAIN or TEST of each sample; None where the container does not say.
     parts: NDArray[np.int8] | None = None
@@ -50,6 +60,9 @@ class Listing:
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def places(self) -> Places:
+        return Places(self.read, self.where, self.key)
 
 
 class Builder:
@@ -78,8 +91,17 @@ class Builder:
         self.spool.append(locator)
         self._codes.append(self._words.setdefault(label, len(self._words)))
         self._parts.append(part_number)
-        self._domains.append(self._domain_words.setdefault(domain, len(self._domain_words)))
-        self._times.append(np.nan if time is None else time)
+        if domain or self._domains:
+            self._fill(self._domains, self._domain_words.setdefault("", 0))
+            self._domains.append(self._domain_words.setdefault(domain, len(self._domain_words)))
+        if time is not None or self._times:
+            self._fill(self._times, np.nan)
+            self._times.append(np.nan if time is None else time)
+
+    def _fill(self, column: array[Any], value: float) -> None:
+        """A column begins when the first sample has something to say in it."""
+        if not column:
+            column.extend([value] * (len(self._codes) - 1))
 
     def _checked(self, label: str, where: str) -> str:
         if label == "" or not fits_a_line(label):
@@ -116,13 +138,12 @@ class Builder:
         if not self._codes:
             raise DataError(f"{name}: no samples in it: check the path")
         self.spool.seal()
-        parts, times = np.frombuffer(self._parts, np.int8), np.frombuffer(self._times, np.float64)
+        parts, times = np.frombuffer(self._parts, np.int8), np.frombuffer(self._times or array("d"), np.float64)
         if (unsaid := (parts < 0)).any() and not unsaid.all():
             raise DataError(f"{name}: some samples say train or test, others do not: give all a split, or none")
         if (timeless := np.isnan(times)).any() and not timeless.all():
             row = int(np.flatnonzero(timeless)[0])
             raise DataError(f"{where(row)} has no time, others have: give all a time, or none")
-        has_domains = set(self._domain_words) != {""}
         return Listing(
             tuple(self._words),
             np.frombuffer(self._codes, np.int32),
@@ -130,9 +151,9 @@ class Builder:
             where,
             key or self.spool.__getitem__,
             None if unsaid.any() else parts,
-            tuple(self._domain_words) if has_domains else (),
-            np.frombuffer(self._domains, np.int32) if has_domains else None,
-            None if timeless.any() else times,
+            tuple(self._domain_words),
+            np.frombuffer(self._domains, np.int32) if self._domains else None,
+            times if len(times) and not timeless.any() else None,
             sequential,
             self._declared,
         )

@@ -47,14 +47,14 @@ def read(request: Request) -> Dataset:
     builder = Builder(_class_names(Path(options["classes"])) if "classes" in options else ())
     root = Path(options["root"]).expanduser() if "root" in options else path.parent
     table = _parquet if path.suffix.lower() in (".parquet", ".pq") else _csv
-    picture = table(path, builder, options)
+    picture, spool = table(path, builder, options), builder.spool
 
     def where(index: int) -> str:
         if picture is not None:
             return f"{path} row {index}"
-        return os.path.join(root, os.fsdecode(builder.spool[index]))
+        return os.path.join(root, os.fsdecode(spool[index]))
 
-    key = with_length(builder.spool, where) if picture is None else None
+    key = with_length(spool, where) if picture is None else None
     return dataset_of(builder.listing(picture or where, where, str(path), key=key), request, str(path))
 
 

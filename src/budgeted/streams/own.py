@@ -66,8 +66,10 @@ def dataset_of(
     domain_names = in_order(word for word in listing.domain_words if word)
     domain_of = np.array([domain_names.index(word) if word else -1 for word in listing.domain_words], np.int64)
 
+    places = listing.places()
+
     def part(rows: NDArray[np.int64]) -> Part:
-        images = LazyImages(listing, _compact(rows), pixels)
+        images = LazyImages(places, _compact(rows), pixels)
         domains = None if listing.domains is None else domain_of[listing.domains[rows]]
         if domains is not None and (outside := domains < 0).any():
             if not outside.all():

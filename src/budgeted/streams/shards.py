@@ -49,11 +49,13 @@ def list_shards(pattern: str, request: Request) -> Listing:
         for address in expand(given) if given is not None else ():
             _index(shards, shards.add(address), builder, part, request.options.get("label"))
 
+    spool = builder.spool
+
     def read(index: int) -> bytes:
-        return shards.read(*_PLACE.unpack(builder.spool[index]))
+        return shards.read(*_PLACE.unpack(spool[index]))
 
     def where(index: int) -> str:
-        shard, start, _ = _PLACE.unpack(builder.spool[index])
+        shard, start, _ = _PLACE.unpack(spool[index])
         return f"{shards.addresses[shard]} at byte {start:,}"
 
     return builder.listing(read, where, f"wds:{pattern}")

@@ -13,8 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.streams import orders
 from budgeted.streams.dataset import Dataset
+from budgeted.streams.trim import give_back
 
 _ORDERS = ("gaussian", "disjoint", "blurry", "domain", "arrival")
+#: Samples above which what the sorting took is worth giving back.
+_MANY = 100_000
 
 
 def order_names() -> tuple[str, ...]:
@@ -137,7 +140,7 @@ def stream_of(
     """A stream over a data set's training samples, in the data set's own class order for this seed."""
     if dataset.sequential and order != "arrival":
         raise BudgetedError(f"the samples of {dataset.name} come in one order only: choose the order arrival")
-    return make_stream(
+    made = make_stream(
         order,
         dataset.train_labels,
         seed,
@@ -149,3 +152,6 @@ def stream_of(
         sd=sd,
         major=major,
     )
+    if len(made) >= _MANY:
+        give_back()
+    return made

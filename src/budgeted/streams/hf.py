@@ -54,7 +54,7 @@ def listing_of(parts: list[tuple[str, Any]], name: str, options: Any) -> Listing
         plain = rows.cast_column(image, datasets.Image(decode=False)) if image in features else rows
         starts.append(len(builder))
         _add_labels(rows, label, names, options.get("time"), builder, part, name)
-        if hasattr(rows, "__getitem__"):
+        if not isinstance(rows, datasets.IterableDataset):
             readers.append(lambda i, plain=plain: plain[i][image])  # type: ignore[misc]
         else:
             sequential = True

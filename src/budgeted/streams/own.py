@@ -61,7 +61,11 @@ def dataset_of(
     classes = [word for word in listing.declared if word in met] if listing.declared else in_order(met)
     if request.test:
         _check_test(listing, test_rows, met, name)
-    pixels = Pixels(request.size or _common_size(listing, train_rows), request.resize, channels)
+    pixels = Pixels(
+        request.size or _common_size(listing, np.concatenate([train_rows, test_rows]) if request.test else train_rows),
+        request.resize,
+        channels,
+    )
     label_of = np.array([classes.index(word) if word in met else -1 for word in listing.words], np.int64)
     domain_names = in_order(word for word in listing.domain_words if word)
     domain_of = np.array([domain_names.index(word) if word else -1 for word in listing.domain_words], np.int64)

@@ -31,9 +31,12 @@ import numpy as np
 from budgeted.errors import BudgetedError
 from budgeted.streams.dataset import Dataset
 from tests.hostile import bombs
+from tests.hostile.containers import CONTAINERS
 from tests.hostile.mutations import DAMAGES, inside, odd_archive, replace_by
-from tests.hostile.valid import TARGETS, Target
+from tests.hostile.valid import TARGETS as SETS
+from tests.hostile.valid import Target
 
+TARGETS = {**SETS, **CONTAINERS}
 #: Beyond what the process has when it starts.
 MEMORY = 384 * 2**20
 SECONDS = 5.0

@@ -43,7 +43,7 @@ def test_damaged_files_are_refused_or_read_as_they_were() -> None:
     assert len(outcomes) == CASES
     assert [each for each in outcomes.values() if each.outcome not in attack.GOOD] == []
     # The attack is one: every reader is met, most damage is seen, some does no harm.
-    assert {each.reader for each in outcomes.values()} == set(valid.TARGETS)
+    assert {each.reader for each in outcomes.values()} == set(attack.TARGETS)
     counts = Counter(each.outcome for each in outcomes.values())
     assert counts["refused"] > CASES / 3
     assert counts["same"] > CASES / 100

@@ -319,6 +319,8 @@ def test_facts_need_no_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         "fashion-mnist": (10, (1, 28, 28), 60_000, 10_000, True),
         "svhn": (10, (3, 32, 32), 73_257, 26_032, False),
         "digits": (10, (1, 8, 8), 1_437, 360, False),
+        "notmnist": (10, (1, 28, 28), 16_852, 1_872, False),
+        "5-datasets": (50, (3, 32, 32), 260_109, 57_904, False),
     }
     assert set(streams.names()) == set(expected)
     for name, facts in expected.items():
@@ -342,7 +344,7 @@ def test_missing_data_says_what_to_do_and_downloads_nothing(
         streams.load(name)
     text = str(caught.value)
     assert text.startswith(f"{name} is not in {tmp_path} (looked for ")
-    assert "download=True" in text or "unzip" in text or "put the images" in text
+    assert "download=True" in text or "image-net.org/download-images" in text
     assert "\n" not in text
 
 
@@ -364,7 +366,7 @@ def test_odd_places_are_refused(tmp_path: Path) -> None:
         streams.load("mnist", tmp_path / ("x" * 5000))
     with pytest.raises(DataError, match="is a device, not a regular file"):
         streams.load("/dev/zero")
-    with pytest.raises(DataError, match="holds no train/CLASS/"):
+    with pytest.raises(DataError, match="holds neither train/CLASS/"):
         streams.load(str(tmp_path))
 
 

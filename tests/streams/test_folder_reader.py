@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from budgeted import streams
-from budgeted.streams import DataError, DataMissing, folder
+from budgeted.streams import DataError, DataMissing, own
+from budgeted.streams.lazy import LazyImages
+from budgeted.streams.pixels import Pixels
 
 
 def picture(seed: int, width: int = 8, height: int = 8) -> NDArray[np.uint8]:
@@ -114,16 +116,16 @@ def test_images_on_demand_are_the_same_images(tmp_path: Path, monkeypatch: pytes
         write(tmp_path / f"val/{'ab'[i % 2]}/{i}.png", i + 10, 9, 7)
     whole = streams.load(str(tmp_path), size=5, on_demand=False)
     lazy = streams.load(str(tmp_path), size=5, on_demand=True)
-    assert isinstance(lazy.train_images, folder.FolderImages)
+    assert isinstance(lazy.train_images, LazyImages)
     assert lazy.train_images.shape == whole.train_images.shape == (6, 3, 5, 5)
     mask = np.array([True, False, True, False, False, True])
     for index in (0, -1, slice(1, 4), [3, 0], np.array([5, 5, 2]), mask):
         assert np.array_equal(lazy.train_images[index], whole.train_images[index])
     with pytest.raises(IndexError):
         lazy.train_images[6]
-    monkeypatch.setattr(folder, "ON_DEMAND_ABOVE", 6 * 75 - 1)
-    assert isinstance(streams.load(str(tmp_path), size=5).train_images, folder.FolderImages)
-    monkeypatch.setattr(folder, "ON_DEMAND_ABOVE", 6 * 75)
+    monkeypatch.setattr(own, "HELD", 6 * 75 - 1)
+    assert isinstance(streams.load(str(tmp_path), size=5).train_images, LazyImages)
+    monkeypatch.setattr(own, "HELD", 6 * 75)
     assert isinstance(streams.load(str(tmp_path), size=5).train_images, np.ndarray)
 
 
@@ -133,13 +135,13 @@ def test_every_8_bit_mode_becomes_rgb(mode: str, tmp_path: Path) -> None:
     Image.fromarray(picture(1)).convert(mode).save(path)
     with Image.open(path) as image:
         expected = np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-    assert np.array_equal(folder.decode(path, 8), expected)
+    assert np.array_equal(Pixels(8).of(path), expected)
 
 
 def test_a_transparent_palette_is_read_without_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "image.png"
     Image.fromarray(picture(1)).convert("P").save(path, transparency=bytes(range(256)))
-    assert folder.decode(path, 8).shape == (3, 8, 8)
+    assert Pixels(8).of(path).shape == (3, 8, 8)
 
 
 def test_broken_images_are_named(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def test_streams_are_what_the_orders_say() -> None:
         "disjoint": orders.disjoint(LABELS, 5, tasks=3),
         "blurry": orders.blurry(LABELS, 5, tasks=3),
         "domain": orders.domain(LABELS, DOMAINS, 5),
+        "arrival": np.arange(len(LABELS)),
     }
     assert tuple(cases) == streams.order_names()
     for name, expected in cases.items():

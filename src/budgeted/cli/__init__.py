@@ -13,6 +13,7 @@ from budgeted import __version__
 from budgeted.cli.blocks import Blocks
 from budgeted.cli.check import Check
 from budgeted.cli.costs import Costs
+from budgeted.cli.data import Data
 from budgeted.cli.demo import Demo
 from budgeted.cli.listing import List
 from budgeted.cli.plan import Plan
@@ -57,6 +58,7 @@ def _parse(given: list[str]) -> Command:
         Annotated[Sweep, subcommand("sweep")],
         Annotated[Table, subcommand("table")],
         Annotated[List, subcommand("list")],
+        Annotated[Data, subcommand("data")],
         Annotated[Blocks, subcommand("blocks")],
         Annotated[Check, subcommand("check")],
         Annotated[Demo, subcommand("demo")],

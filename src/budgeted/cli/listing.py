@@ -57,16 +57,14 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": info.name,
-            "classes": info.classes,
-            "input": "x".join(map(str, info.input_shape)),
-            "train": info.train_size,
-            "test": info.test_size,
-        }
-        for info in map(streams.info, streams.names())
-    ]
+    rows: list[dict[str, Any]] = []
+    for name in streams.names():
+        info = streams.known_info(name)
+        facts: tuple[Any, ...] = ("?",) * 4  # of a package's own, which says so when it is loaded
+        if info is not None:
+            facts = (info.classes, "x".join(map(str, info.input_shape)), info.train_size, info.test_size)
+        rows.append({"name": name, **dict(zip(("classes", "input", "train", "test"), facts, strict=True))})
+    return rows
 
 
 def _recipes() -> list[dict[str, Any]]:

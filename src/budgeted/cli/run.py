@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
+from budgeted import streams
 from budgeted.budget import format_bytes, format_compute
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
@@ -72,7 +73,7 @@ class Run:
         if self.accept_other_arithmetic:
             raise BudgetedError("--accept-other-arithmetic is for a run that goes on: give --resume FOLDER with it")
         config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
-        name = f"{short(config.method)}-{Path(config.dataset).stem}-{config.stream}-{config.seed}"
+        name = f"{short(config.method)}-{streams.short_name(config.dataset)}-{config.stream}-{config.seed}"
         path = self.out or Path("runs") / name
         return runs.start(config, path, shown.report), path
 
@@ -152,11 +153,19 @@ def _closing(summary: dict[str, Any], path: Path) -> str:
             f"{summary['iterations']} iterations over {summary['samples']} samples, "
             f"{100 * summary['frozen_share']:.1f} % of the backward frozen",
             f"{summary['bytes']} bytes ({format_bytes(summary['bytes'])}), {summary['slots']} slots; training "
-            f"{summary['train_seconds']:.1f} s, evaluation {summary['eval_seconds']:.1f} s",
+            f"{summary['train_seconds']:.1f} s, evaluation {summary['eval_seconds']:.1f} s, waiting for data "
+            f"{summary.get('wait_seconds', 0.0):.1f} s",
+            *_passed_over(summary),
             *_several_machines(summary),
             f"folder {path}",
         ]
     )
+
+
+def _passed_over(summary: dict[str, Any]) -> list[str]:
+    if not summary.get("skipped"):
+        return []
+    return [f"{summary['skipped']} bad samples were passed over; the first: {summary['skipped_first'][0]}"]
 
 
 def _several_machines(summary: dict[str, Any]) -> list[str]:

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from budgeted.learner.learner import Learner
+from budgeted.streams import Images
+
+_CHUNK = 256
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,15 @@ class Score:
 
 
 def evaluate(
-    learner: Learner, images: Tensor, labels: NDArray[np.int64], classes: int
+    learner: Learner, images: Tensor | Images, labels: NDArray[np.int64], classes: int
 ) -> tuple[Score, NDArray[np.int64]]:
-    """Score on the images of seen classes, and the labels predicted for all images (-1 before any class is seen)."""
+    """Score on the images of seen classes, and the labels predicted for all images (-1 before any class is seen).
+
+    Images that are not held in memory are decoded a few at a time.
+    """
     if not learner.class_labels:
         return Score((0,) * classes, (0,) * classes), np.full(len(labels), -1)
-    predicted = learner.predict(images).numpy()
+    predicted = learner.predict(images).numpy() if isinstance(images, Tensor) else _predicted(learner, images)
     seen = np.isin(labels, learner.class_labels)
     right = (predicted == labels) & seen
     return (
@@ -40,6 +46,11 @@ def evaluate(
         ),
         predicted.astype(np.int64),
     )
+
+
+def _predicted(learner: Learner, images: Images) -> NDArray[np.int64]:
+    pieces = (as_tensor(images[start : start + _CHUNK]) for start in range(0, len(images), _CHUNK))
+    return np.concatenate([learner.predict(piece).numpy() for piece in pieces])
 
 
 def fixed_subset(labels: NDArray[np.int64], count: int | None) -> NDArray[np.int64]:

@@ -18,7 +18,9 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.settings import Settings, from_pairs
 from budgeted.methods import METHODS, Method
 from budgeted.registry import file_digest, source_of
-from budgeted.streams import order_names
+from budgeted.streams import Dataset, load, order_names
+from budgeted.streams.pixels import POLICIES
+from budgeted.streams.registry import absolute_name
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,10 @@ class RunConfig:
     method: str = "al-sar"
     """What learns: see `budgeted list methods`; your own as FILE.py:NAME or package.module:NAME."""
     dataset: str = "digits"
-    """What it learns from: a name of `budgeted list datasets`, an image folder, or an .npz file."""
+    """What it learns from: a name of `budgeted list datasets`, folder:PATH, manifest:FILE, wds:PATTERN, hf:NAME, an
+    .npz file, or FILE.py:NAME."""
     stream: str = "gaussian"
-    """In which order samples arrive: gaussian, disjoint, blurry or domain."""
+    """In which order samples arrive: gaussian, disjoint, blurry, domain, or arrival (by time, or as they lie)."""
     model: str = ""
     """Which model: see `budgeted list models`, or FILE.py:NAME. If not given, resnet32; cnn8 for 8 x 8 digits."""
     iterations: float | None = None
@@ -63,6 +66,16 @@ class RunConfig:
     """Folder with the data sets; the user's cache folder if not given."""
     download: bool = False
     """Fetch the data set from its official address if it is not there."""
+    size: int | None = None
+    """Side in pixels to which pictures are resized; the data set's own if not given."""
+    resize: str = "squash"
+    """How a picture becomes a square: squash, or crop (its middle)."""
+    test_share: float = 0.2
+    """The share of each class that is set aside for testing, where the data have no test part."""
+    skip_bad: bool = False
+    """Pass over samples that cannot be read, and count them, instead of stopping at the first."""
+    decode_threads: int = 1
+    """Threads that decode the next samples while the learner works; 0 for none. No result depends on it."""
     threads: int = 1
     """Threads of torch; results repeat bit for bit under the same number only."""
     device: str = "cpu"
@@ -85,12 +98,16 @@ class RunConfig:
             raise UnknownName("stream", self.stream, order_names())
         if self.byte_rule not in RULES:
             raise UnknownName("byte rule", self.byte_rule, RULES)
-        for name in ("eval_every", "threads", "slots", "limit", "checkpoint_every", "eval_samples"):
+        for name in ("eval_every", "threads", "slots", "limit", "checkpoint_every", "eval_samples", "size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
         if self.iterations is not None and not (math.isfinite(self.iterations) and self.iterations >= 0):
             raise BudgetedError(f"--iterations must not be negative or endless, got {self.iterations}")
+        if self.resize not in POLICIES:
+            raise UnknownName("resize policy", self.resize, POLICIES)
+        if self.decode_threads < 0:
+            raise BudgetedError(f"--decode-threads must be 0 or more, got {self.decode_threads}")
         if self.seed < 0:
             raise BudgetedError(f"--seed must be 0 or more, got {self.seed}")
 
@@ -98,6 +115,18 @@ class RunConfig:
     def network(self) -> str:
         """The model's name, given or not."""
         return self.model or ("cnn8" if self.dataset == "digits" else "resnet32")
+
+    def load_data(self) -> Dataset:
+        """The data set, as far as it has to be looked at now."""
+        return load(
+            self.dataset,
+            self.data and Path(self.data),
+            download=self.download,
+            size=self.size,
+            resize=self.resize,
+            skip_bad=self.skip_bad,
+            test_share=self.test_share,
+        )
 
     def build_method(self) -> Method:
         return METHODS[self.method]().with_parts(freezing=self.freezing, retrieval=self.retrieval)
@@ -108,7 +137,9 @@ class RunConfig:
 
     def with_sources(self) -> RunConfig:
         """With the user's own files found from anywhere, and known by their content."""
-        places = {name: getattr(self, name) for name in ("method", "model", "freezing", "retrieval")}
+        if (dataset := absolute_name(self.dataset)) != self.dataset:
+            return replace(self, dataset=dataset).with_sources()
+        places = {name: getattr(self, name) for name in ("method", "model", "freezing", "retrieval", "dataset")}
         files = {name: source_of(text) for name, text in places.items() if text}
         absolute = {name: f"{path.resolve()}:{places[name].rpartition(':')[2]}" for name, path in files.items() if path}
         digests = {str(path.resolve()): file_digest(path) for path in files.values() if path}

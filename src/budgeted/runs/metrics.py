@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -140,6 +141,24 @@ def f_last(evaluations: Sequence[Evaluation], task_ends: Sequence[int]) -> float
     if not falls:
         raise UndefinedMetric("no class was ever right at an earlier task end: there is nothing to forget")
     return math.fsum(falls) / len(falls)
+
+
+def domain_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """CLEAR's four means over R[i][j], the accuracy on the test part of domain j when domain i has just ended.
+
+    in: j = i. next: the domain that follows. backward: all earlier ones. forward: all later ones. None where there is
+    no such pair. A record gives `domain` (i) and, for every j, `correct` and `total`.
+    """
+    found: dict[str, list[float]] = {"in": [], "next": [], "backward": [], "forward": []}
+    for record in records:
+        now = record["domain"]
+        for j, (correct, total) in enumerate(zip(record["correct"], record["total"], strict=True)):
+            if now is None or total == 0:
+                continue
+            found["in" if j == now else "backward" if j < now else "forward"].append(correct / total)
+            if j == now + 1:
+                found["next"].append(correct / total)
+    return {kind: math.fsum(values) / len(values) if values else None for kind, values in found.items()}
 
 
 def _ordered(evaluations: Sequence[Evaluation]) -> None:

@@ -24,10 +24,12 @@ from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import alike, environment, refuse_other
 from budgeted.runs.folder import CONFIG, ENVIRONMENT, RunFolder, records_digest
 from budgeted.runs.knowledge import Knowledge, knowledge
-from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, f_last
+from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, domain_metrics, f_last
 from budgeted.runs.plan import Planner, boundaries_of
 
 DEFAULT_SLOTS = 200
+NAMED_BAD = 20
+"""bad samples that a summary names; it counts them all"""
 
 
 @dataclass(frozen=True)
@@ -53,11 +55,19 @@ class Run:
         self.folder = folder
         self.environments = [here]  # of every sitting whose arithmetic is in the bits, in order
         torch.set_num_threads(config.threads)
-        self.dataset = streams.load(config.dataset, config.data and Path(config.data), download=config.download)
+        self.dataset = config.load_data()
         self.stream = streams.stream_of(self.dataset, config.stream, config.seed, limit=config.limit)
         chosen = fixed_subset(self.dataset.test_labels, config.eval_samples)
-        self.test_images: Tensor = as_tensor(self.dataset.test_images[chosen])
+        test_images, chosen = streams.held(self.dataset.test_images, chosen, config.skip_bad)
+        self.test_images: Tensor | streams.Images = (
+            as_tensor(test_images) if isinstance(test_images, np.ndarray) else test_images
+        )
         self.test_labels: NDArray[np.int64] = self.dataset.test_labels[chosen]
+        self.test_domains = None if self.dataset.test_domains is None else self.dataset.test_domains[chosen]
+        self.position = 0  # samples that have arrived: those learned from, and the bad ones that were passed over
+        self.bad = 0
+        self.first_bad: list[str] = []
+        self.wait_seconds = 0.0
         self.learner = self._build_learner()
         self._planned = self._plan()  # slots may be given up later, when classes come that were not declared
         self.records: list[dict[str, Any]] = []
@@ -102,24 +112,39 @@ class Run:
         self.accuracies = [float(record["accuracy"]) for record in self.records if record["periodic"]]
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
+        self.position = int(numbers.get("position", self.learner.arrived))
+        self.bad, self.first_bad = numbers.get("bad", (0, []))
+        self.wait_seconds = float(numbers.get("wait_seconds", 0.0))
         self.sittings = int(numbers["sittings"]) + 1
         known = sittings_of(numbers, self.folder)
         self.environments = known if alike(known[-1], self.environments[0]) else [*known, self.environments[0]]
 
     def execute(self, report: Report | None = None) -> dict[str, Any]:
         """Drive the stream to its end; answers with the summary, which is also written."""
-        images, labels = self.dataset.train_images, self.dataset.train_labels
+        with streams.arriving(
+            self.dataset,
+            self.stream.from_sample(self.position),
+            threads=self.config.decode_threads,
+            skip_bad=self.config.skip_bad,
+        ) as samples:
+            return self._execute(samples, report)
+
+    def _execute(self, samples: streams.Arriving, report: Report | None) -> dict[str, Any]:
         executed = self.folder.step_counter()
         before = executed[0] - self.learner.steps
         started = time.perf_counter()
         stopping = self.learner.settings.learner.on_spent == "stop"
-        for position in range(self.learner.arrived, len(self.stream)):
+        waited = self.wait_seconds
+        for sample in samples:
             if self.learner.spent_up and stopping:
                 break  # also where a resumed run had stopped already
-            index = self.stream[position]
+            self.wait_seconds = waited + samples.waited
             start = time.perf_counter()
-            self.learner.learn(as_tensor(images[index]), int(labels[index]))
-            arrived = position + 1
+            if isinstance(sample, streams.Bad):
+                self._pass_over(sample)
+            else:
+                self.learner.learn(*sample)
+            arrived = self.position = self.position + 1
             if arrived == len(self.stream):
                 self.learner.flush()
             self.train_seconds += time.perf_counter() - start
@@ -135,11 +160,17 @@ class Run:
                 report(self._progress(arrived, time.perf_counter() - started))
             if arrived % self.checkpoint_every == 0 or arrived == len(self.stream):
                 self._checkpoint()
-        if not self.records or self.records[-1]["samples"] != self.learner.arrived:
-            self._evaluate(self.learner.arrived, last=True)
+        if not self.records or self.records[-1]["samples"] != self.position:
+            self._evaluate(self.position, last=True)
         summary = self._summary(int(executed[0]))
         self.folder.write_summary(summary)
         return summary
+
+    def _pass_over(self, sample: streams.Bad) -> None:
+        """A bad sample, where the user allows that; counted, and the first few are named in the summary."""
+        self.bad += 1
+        if len(self.first_bad) < NAMED_BAD:
+            self.first_bad = [*self.first_bad, sample.reason]
 
     def _evaluate(self, arrived: int, last: bool = False) -> None:
         start = time.perf_counter()
@@ -170,10 +201,24 @@ class Run:
             "environment": len(self.environments) - 1,
             "seconds": {"train": self.train_seconds, "eval": self.eval_seconds},
         }
+        if self.test_domains is not None and arrived in self.moments:
+            record["by_domain"] = self._by_domain(predicted, arrived)
         self.folder.append(record)
         self.records.append(record)
         if periodic:
             self.accuracies.append(score.accuracy)
+
+    def _by_domain(self, predicted: NDArray[np.int64], arrived: int) -> dict[str, Any]:
+        """How many test images of each domain are right, of the classes seen; and the domain that has just ended."""
+        assert self.test_domains is not None
+        seen = np.isin(self.test_labels, self.learner.class_labels)
+        right, count = (predicted == self.test_labels) & seen, len(self.dataset.domain_names) or 1
+        now = self.dataset.train_domains
+        return {
+            "domain": None if now is None else int(now[self.stream[arrived - 1]]),
+            "correct": np.bincount(self.test_domains[right], minlength=count).tolist(),
+            "total": np.bincount(self.test_domains[seen], minlength=count).tolist(),
+        }
 
     def _moment(self, predicted: NDArray[np.int64]) -> dict[str, float | None] | None:
         """Knowledge lost and gained since the last moment."""
@@ -207,6 +252,9 @@ class Run:
                 "records": len(self.records),
                 "previous": self.previous,
                 "environments": self.environments,
+                "position": self.position,
+                "bad": (self.bad, self.first_bad),
+                "wait_seconds": self.wait_seconds,
                 "train_seconds": self.train_seconds,
                 "eval_seconds": self.eval_seconds,
                 "sittings": self.sittings,
@@ -236,11 +284,15 @@ class Run:
             "executed_steps": executed_steps,
             "sittings": self.sittings,
             "samples": learner.arrived,
+            "skipped": self.bad,
+            "skipped_first": self.first_bad,
+            "classes": list(self.dataset.class_names),
             "frozen_share": learner.mean_frozen_share,
             "frozen_steps": list(learner.frozen_counts),
             "blocks": [block.name for block in learner.freezing.chain.blocks],
             "train_seconds": self.train_seconds,
             "eval_seconds": self.eval_seconds,
+            "wait_seconds": self.wait_seconds,
             "peak_memory": peak_memory(),
             "weights_sha256": state.weights_digest(learner),
             "records_sha256": records_digest(self.records),
@@ -267,7 +319,9 @@ def summarise(records: list[dict[str, Any]], moments: list[int]) -> dict[str, An
         else None
         for name in ("klr", "kgr")
     }
+    domains = [record["by_domain"] for record in records if record.get("by_domain")]
     return {
+        **({"domains": domain_metrics(domains)} if domains else {}),
         "a_auc": a_auc([evaluation for evaluation in evaluations if evaluation.samples in periodic]),
         "a_last": evaluations[-1].accuracy,
         "f_last": forgetting,

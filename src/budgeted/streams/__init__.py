@@ -9,21 +9,30 @@
 
 from __future__ import annotations
 
+from budgeted.streams.ahead import Arriving, Bad, arriving
 from budgeted.streams.arrays import from_arrays, from_npz
-from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Images, default_data_dir
+from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Images, Request, default_data_dir
 from budgeted.streams.download import DownloadError
+from budgeted.streams.entry import Entry
+from budgeted.streams.lazy import held
 from budgeted.streams.orders import blurry, class_order, disjoint, domain, gaussian, limit
-from budgeted.streams.registry import info, load, names
+from budgeted.streams.registry import DATASETS, info, known_info, load, names, short_name
 from budgeted.streams.stream import Stream, make_stream, order_names, stream_of
 
 __all__ = [
+    "DATASETS",
+    "Arriving",
+    "Bad",
     "DataError",
     "DataMissing",
     "Dataset",
     "DatasetInfo",
     "DownloadError",
+    "Entry",
     "Images",
+    "Request",
     "Stream",
+    "arriving",
     "blurry",
     "class_order",
     "default_data_dir",
@@ -32,11 +41,14 @@ __all__ = [
     "from_arrays",
     "from_npz",
     "gaussian",
+    "held",
     "info",
+    "known_info",
     "limit",
     "load",
     "make_stream",
     "names",
     "order_names",
+    "short_name",
     "stream_of",
 ]

@@ -1,15 +1,21 @@
-"""What a data set is: uint8 images [N, C, H, W], int64 labels, and the facts that planning needs."""
+"""What a data set is: uint8 images [N, C, H, W], int64 labels, and the facts that planning needs.
+
+Labels, domains and times are cheap and there at once. Images may be an array, or anything that makes one when it is
+indexed (`lazy.LazyImages`): a run asks for one `sample(i)` at a time and holds no other pixels.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from budgeted.errors import BudgetedError
 from budgeted.streams.one_line import one_line
@@ -28,7 +34,7 @@ class DataMissing(DataError):
 
 
 class Images(Protocol):
-    """uint8 images [N, C, H, W]: a numpy array, or `folder.FolderImages`, which decodes what is asked for.
+    """uint8 images [N, C, H, W]: a numpy array, or `lazy.LazyImages`, which decodes what is asked for.
 
     Index with an int, a slice, a list or an index array; `images[:]` is always a numpy array.
     """
@@ -79,6 +85,8 @@ class Part:
     images: Images
     labels: Indices
     domains: Indices | None = None
+    #: When each sample was made, in any unit that rises.
+    times: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,15 +97,23 @@ class Request:
     data_dir: Path
     train: bool = True
     test: bool = True
-    #: Side in pixels to which images of a folder are resized; None: the data set's own.
+    #: Side in pixels to which images are resized; None: the data set's own.
     size: int | None = None
-    #: Decode images of a folder when they are used; None: only those too many for memory.
+    #: How images that are no square of that side become one: see `pixels`.
+    resize: str = "squash"
+    #: Decode images when they are used; None: only those too many for memory.
     on_demand: bool | None = None
+    #: A bad sample is passed over when it arrives (and counted by whoever asks for it) instead of ending the run.
+    skip_bad: bool = False
+    #: The share of each class that is set aside for testing where the data say nothing of a test part.
+    test_share: float = 0.2
+    #: What stood behind the `?` of the name.
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set in memory. A part that was not loaded has no samples."""
+    """A data set, its pixels in memory or decoded on demand. A part that was not loaded has no samples."""
 
     #: As for planning, but with the sizes, classes and shape of what was really read.
     info: DatasetInfo
@@ -110,6 +126,15 @@ class Dataset:
     train_domains: Indices | None = None
     test_domains: Indices | None = None
     domain_names: tuple[str, ...] = ()
+    train_times: NDArray[np.float64] | None = None
+    #: Whether samples come in one order only, as out of an iterator: then a stream has to take them as they come.
+    sequential: bool = False
+    #: Labelled samples from before the stream (bucket 0 of CLEAR), never part of it.
+    pretraining: Part | None = None
+
+    def sample(self, index: int) -> tuple[Tensor, int]:
+        """One training sample, decoded now: uint8 [C, H, W] and its label."""
+        return torch.from_numpy(np.ascontiguousarray(self.train_images[index])), int(self.train_labels[index])
 
     @property
     def name(self) -> str:
@@ -176,6 +201,7 @@ def assemble(
         train_part.domains,
         test_part.domains,
         tuple(domain_names),
+        train_part.times,
     )
 
 

@@ -62,11 +62,14 @@ class Source:
     """One file at its official address."""
 
     url: str
+    #: "" where none is published: then its length, and the checksums inside the archive, have to do.
     md5: str
     #: Path below the data folder.
     path: str
     #: In bytes; None where it is not known.
     size: int | None = None
+    #: The folder, below the data folder, that an archive of pictures is unpacked to.
+    unpacked: str = ""
 
 
 def fetch(
@@ -100,7 +103,7 @@ def fetch(
             try:
                 download.run(attempts, pause)
                 os.fsync(file.fileno())
-                if (found := _md5(file)) != source.md5:
+                if (found := _md5(file)) != source.md5 and source.md5:
                     raise _WrongFile(f"md5 {found} instead of {source.md5}")
             except _WrongFile as problem:
                 aside = target.with_name(target.name + ".bad")
@@ -120,7 +123,9 @@ def _checked(source: Source, target: Path) -> Path:
     if not target.is_file():
         raise DownloadError(f"{target} is no regular file: remove it and try again")
     with open(target, "rb") as there:
-        found = _md5(there)
+        found = _md5(there) if source.md5 else ""
+        if not source.md5 and source.size not in (None, os.fstat(there.fileno()).st_size):
+            raise DownloadError(f"{target} has another length than {source.size:,} bytes: remove it and try again")
     if found != source.md5:
         raise DownloadError(f"{target} has md5 {found} instead of {source.md5}: remove it and try again")
     return target
@@ -268,6 +273,12 @@ def _size(file: BinaryIO) -> int:
 def _total(content_range: str | None) -> int | None:
     match = re.fullmatch(r"bytes .{1,40}/([0-9]+)", content_range or "")
     return number(match[1]) if match else None
+
+
+def md5_of(path: Path) -> str:
+    """The checksum of a file, as its source states it."""
+    with open(path, "rb") as file:
+        return _md5(file)
 
 
 def _md5(file: BinaryIO) -> str:

@@ -34,8 +34,8 @@ _AGAIN = "the file is cut or not in IDX form, fetch it again"
 
 def read(request: Request, folder_name: str, class_names: tuple[str, ...]) -> Dataset:
     """The usual four files, in `data_dir` or its sub-folder `folder_name`."""
-    train = _part(request, folder_name, "train", request.info.train_size) if request.train else None
-    test = _part(request, folder_name, "t10k", request.info.test_size) if request.test else None
+    train = labelled_images(request, folder_name, "train", request.info.train_size) if request.train else None
+    test = labelled_images(request, folder_name, "t10k", request.info.test_size) if request.test else None
     return assemble(request.info, class_names, train, test)
 
 
@@ -82,7 +82,8 @@ def _read(path: Path, file: Readable, most: int, size: int | None, could_be: int
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 
-def _part(request: Request, folder_name: str, prefix: str, samples: int) -> Part:
+def labelled_images(request: Request, folder_name: str, prefix: str, samples: int) -> Part:
+    """The images and labels whose files begin with `prefix`; at most so many samples."""
     images_file = _locate(request.data_dir, folder_name, prefix, "images", 3)
     labels_file = _locate(request.data_dir, folder_name, prefix, "labels", 1)
     images = read_idx(images_file, samples * request.info.nbytes_per_sample)

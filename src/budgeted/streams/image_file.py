@@ -1,8 +1,9 @@
-"""One image file, opened without trust: a regular file, of a usual format, of a size that memory holds."""
+"""One image, opened without trust: a regular file or bytes, of a usual format, of a size that memory holds."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import warnings
 from collections.abc import Iterator
@@ -24,25 +25,38 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 @contextlib.contextmanager
-def opened_image(path: str | Path) -> Iterator[Image.Image]:
-    """The image, not yet decoded. What goes wrong inside the block is an error that names the file."""
+def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.Image]:
+    """The image in a file or in bytes, not yet decoded. What goes wrong inside the block names the file, or `where`."""
+    name = where or (str(source) if not isinstance(source, bytes) else "an image")
     try:
-        # Warnings are about metadata, or about sizes that are refused here.
-        with open_regular(path) as file, warnings.catch_warnings():
+        with contextlib.ExitStack() as opened:
+            # Warnings are about metadata, or about sizes that are refused here.
+            opened.enter_context(warnings.catch_warnings())
             warnings.simplefilter("ignore")
-            with Image.open(file, formats=FORMATS) as image:
-                width, height = image.size
-                most = min(MOST_PIXELS, max(ALWAYS_PIXELS, PIXELS_OF_A_BYTE * size_of(file)))
-                if width * height > most:
-                    raise DataError(
-                        f"{path}: {width} x {height} pixels in {size_of(file):,} bytes, at most {most:,} are taken: "
-                        "shrink or remove it"
-                    )
-                yield image
+            file = io.BytesIO(source) if isinstance(source, bytes) else opened.enter_context(open_regular(source))
+            size = len(source) if isinstance(source, bytes) else size_of(file)
+            image = opened.enter_context(Image.open(file, formats=FORMATS))
+            width, height = image.size
+            most = min(MOST_PIXELS, max(ALWAYS_PIXELS, PIXELS_OF_A_BYTE * size))
+            if width * height > most:
+                raise DataError(
+                    f"{name}: {width} x {height} pixels in {size:,} bytes, at most {most:,} are taken: "
+                    "shrink or remove it"
+                )
+            yield image
     except DataError:
         raise
+    except FileNotFoundError as problem:
+        raise DataError(f"{name} does not exist: restore it, or take it off the list") from problem
     except Image.DecompressionBombError as problem:
-        raise DataError(f"{path}: more than {MOST_PIXELS:,} pixels ({problem}): shrink or remove it") from problem
+        raise DataError(f"{name}: more than {MOST_PIXELS:,} pixels ({problem}): shrink or remove it") from problem
     except Exception as problem:  # Pillow fails on damaged files in many ways
-        found = os.path.getsize(path) if os.path.isfile(path) else 0
-        raise DataError(f"{path}: not a whole image ({found:,} bytes; {problem}): restore or remove it") from problem
+        found = len(source) if isinstance(source, bytes) else _size(source)
+        raise DataError(f"{name}: not a whole image ({found:,} bytes; {problem}): restore or remove it") from problem
+
+
+def _size(path: str | Path) -> int:
+    try:
+        return os.path.getsize(path) if os.path.isfile(path) else 0
+    except ValueError:  # a name with a NUL in it
+        return 0

@@ -73,6 +73,11 @@ def domain(labels: ArrayLike, domains: ArrayLike, seed: int) -> Indices:
     return _arrange(domain_tasks(labels, domains), seed, "in task")
 
 
+def by_time(times: NDArray[np.float64]) -> Indices:
+    """Samples as they came: by rising time, those of one time in the order in which they lie."""
+    return np.argsort(times, kind="stable").astype(np.int64)
+
+
 def limit(labels: ArrayLike, n: int, seed: int) -> Indices:
     """A class-balanced subset of n samples as ascending indices, drawn before an order is laid on it.
 

@@ -1,256 +1,248 @@
-"""The data sets by name: their facts, where they come from, and `load`."""
+"""One registry of data sets: ours, those of installed packages, and a user's own by address, file or object.
+
+    load("cifar10")                          a name
+    load("folder:PATH"), load("PATH")        a folder of images; also manifest:FILE, hf:NAME, wds:PATTERN
+    load("mine.py:NAME"), load("package:N")  a function that gives a `Dataset` or samples, or one of these themselves
+    load(object)                             the same in Python
+
+    @DATASETS.register("mine")
+    def mine() -> Dataset: ...
+
+A name that ends in a colon is the beginning of an address: what is registered under it is called with the rest and the
+request. Installed packages add both by entry points of the group `budgeted.datasets`.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
-from budgeted.errors import BudgetedError, UnknownName
-from budgeted.streams import arrays, cifar, digits, folder, idx, svhn
+from budgeted.errors import BudgetedError
+from budgeted.registry import Registry
+from budgeted.streams import arrays, folder, hf, manifest, shards
+from budgeted.streams.catalogue import ENTRIES, PHOTO_MEAN, PHOTO_STD
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Request, default_data_dir
-from budgeted.streams.download import DownloadGone, Progress, Source, fetch
+from budgeted.streams.download import MOST_BYTES, DownloadGone, Progress, fetch
+from budgeted.streams.entry import Entry, refuse_others, split_options
+from budgeted.streams.iterated import dataset_of_samples
+from budgeted.streams.unpack import unpack
+
+#: Bytes of an archive of pictures whose length is not known; the largest, CLEAR-100's, has 3 GB.
+MOST_ARCHIVE = 16 * 2**30
+#: Endings of files that need no `manifest:` or the like before them.
+_BY_SUFFIX = {".csv": "manifest:", ".tsv": "manifest:", ".parquet": "manifest:", ".tar": "wds:"}
 
 
-@dataclass(frozen=True)
-class _Entry:
-    info: DatasetInfo
-    read: Callable[[Request], Dataset]
-    #: Ways to download it, each a set of files; a later way is taken only where an earlier address is gone.
-    downloads: tuple[tuple[Source, ...], ...] = ()
-    #: What to do where there is no download.
-    by_hand: str = ""
-    resizes: bool = False
+class Datasets(Registry[Any]):
+    """The data sets by name, and the readers of addresses."""
+
+    def __init__(self) -> None:
+        super().__init__("data set", "datasets")
+
+    def _given(self, name: str) -> Any:
+        scheme, _, place = name.partition(":")
+        if (reader := self.scheme(f"{scheme}:")) is not None:
+            return partial(reader, place)
+        return super()._given(name)
+
+    def scheme(self, name: str) -> Callable[[str, Request], Dataset] | None:
+        """Who reads addresses that begin so."""
+        if name in self._known:
+            return self._known[name]  # type: ignore[no-any-return]
+        for entry in entry_points(group=self._group, name=name):
+            return entry.load()  # type: ignore[no-any-return]
+        return None
 
 
-#: Of ImageNet: the usual ones for photographs.
-_PHOTO_MEAN, _PHOTO_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_KRIZ = "https://www.cs.toronto.edu/~kriz/"
-_MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-_SVHN = "http://ufldl.stanford.edu/housenumbers/"
-_CLEAR = "https://huggingface.co/datasets/elvishelvis6/CLEAR-Continual_Learning_Benchmark"
-_IDX_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
+DATASETS = Datasets()
+for _entry in ENTRIES:
+    assert _entry.info is not None
+    DATASETS.register(_entry.info.name)(_entry)
 
 
-def _archive(version: cifar.Version, md5: str, size: int) -> tuple[Source, ...]:
-    return (Source(_KRIZ + version.archive, md5, version.archive, size),)
+@DATASETS.register("folder:")
+def _folder(place: str, request: Request) -> Dataset:
+    refuse_others(request.options, (), "folder:")
+    return folder.read_own(_at(request, place))
 
 
-def _idx_files(address: str, subfolder: str, *sums: tuple[str, int]) -> tuple[Source, ...]:
-    """`sums`: md5 and bytes of each file."""
-    return tuple(
-        Source(address + name, md5, f"{subfolder}/{name}", size)
-        for name, (md5, size) in zip(_IDX_FILES, sums, strict=True)
-    )
+@DATASETS.register("manifest:")
+def _manifest(place: str, request: Request) -> Dataset:
+    return manifest.read(_at(request, place))
 
 
-def _svhn_file(name: str, md5: str) -> Source:
-    return Source(_SVHN + name, md5, f"svhn/{name}", svhn.OFFICIAL_BYTES[name])
+@DATASETS.register("wds:")
+def _shards(place: str, request: Request) -> Dataset:
+    return shards.read(place, _at(request, place))
 
 
-_ENTRIES = (
-    _Entry(
-        DatasetInfo(
-            "cifar10",
-            10,
-            (3, 32, 32),
-            50_000,
-            10_000,
-            mean=(0.4914, 0.4822, 0.4465),
-            std=(0.2023, 0.1994, 0.2010),
-            flips=True,
-            class_listing=cifar.CIFAR10_LISTING,
-        ),
-        partial(cifar.read, versions=(cifar.CIFAR10_BINARY, cifar.CIFAR10_PYTHON)),
-        (
-            _archive(cifar.CIFAR10_BINARY, "c32a1d4ab5d03f1284b67883e8d87530", 170_052_171),
-            _archive(cifar.CIFAR10_PYTHON, "c58f30108f718f92721af3b95e74349a", 170_498_071),
-        ),
-    ),
-    _Entry(
-        DatasetInfo(
-            "cifar100",
-            100,
-            (3, 32, 32),
-            50_000,
-            10_000,
-            mean=(0.5071, 0.4867, 0.4408),
-            std=(0.2675, 0.2565, 0.2761),
-            flips=True,
-        ),
-        partial(cifar.read, versions=(cifar.CIFAR100_BINARY, cifar.CIFAR100_PYTHON)),
-        (
-            _archive(cifar.CIFAR100_BINARY, "03b5dce01913d631647c71ecec9e9cb8", 168_513_733),
-            _archive(cifar.CIFAR100_PYTHON, "eb9058c3a382ffc7106e4002c42a8d85", 169_001_437),
-        ),
-    ),
-    # CLEAR: 10 buckets of 300 training samples a class (CLEAR-100: 11 of 100), 11 of 50 test samples a class.
-    # The official files add a class BACKGROUND, which the published experiments leave out.
-    _Entry(
-        DatasetInfo("clear10", 10, (3, 224, 224), 30_000, 5_500, _PHOTO_MEAN, _PHOTO_STD, True, domains=10),
-        partial(folder.read, folder_names=("clear10", "CLEAR10", "CLEAR-10"), leave_out=("BACKGROUND",)),
-        by_hand=f"unzip clear10-{{train,test}}.zip of {_CLEAR} as clear10/train and clear10/test there",
-        resizes=True,
-    ),
-    _Entry(
-        DatasetInfo("clear100", 100, (3, 224, 224), 110_000, 55_000, _PHOTO_MEAN, _PHOTO_STD, True, domains=11),
-        partial(folder.read, folder_names=("clear100", "CLEAR100", "CLEAR-100"), leave_out=("BACKGROUND",)),
-        by_hand=f"unzip clear100-{{train,test}}.zip of {_CLEAR} as clear100/train and clear100/test there",
-        resizes=True,
-    ),
-    _Entry(
-        DatasetInfo("imagenet", 1000, (3, 224, 224), 1_281_167, 50_000, _PHOTO_MEAN, _PHOTO_STD, True),
-        partial(folder.read, folder_names=("imagenet", "ILSVRC2012")),
-        by_hand="put the images of image-net.org as imagenet/train/WNID/ and imagenet/val/WNID/",
-        resizes=True,
-    ),
-    _Entry(
-        DatasetInfo(
-            "tinyimagenet",
-            200,
-            (3, 64, 64),
-            100_000,
-            10_000,
-            mean=(0.4802, 0.4481, 0.3975),
-            std=(0.2302, 0.2265, 0.2262),
-            flips=True,
-        ),
-        partial(folder.read, folder_names=("tiny-imagenet-200", "tinyimagenet")),
-        by_hand="unzip http://cs231n.stanford.edu/tiny-imagenet-200.zip there",
-        resizes=True,
-    ),
-    _Entry(
-        DatasetInfo("mnist", 10, (1, 28, 28), 60_000, 10_000, (0.1307,), (0.3081,), flips=False),
-        partial(idx.read, folder_name="mnist", class_names=idx.DIGIT_CLASSES),
-        (
-            _idx_files(
-                _MNIST,
-                "mnist",
-                ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9_912_422),
-                ("d53e105ee54ea40749a09fcbcd1e9432", 28_881),
-                ("9fb629c4189551a2d022fa330f9573f3", 1_648_877),
-                ("ec29112dd5afa0611ce80d1b7f02629c", 4_542),
-            ),
-        ),
-    ),
-    _Entry(
-        DatasetInfo("fashion-mnist", 10, (1, 28, 28), 60_000, 10_000, (0.2860,), (0.3530,), flips=True),
-        partial(idx.read, folder_name="fashion-mnist", class_names=idx.FASHION_CLASSES),
-        (
-            _idx_files(
-                _FASHION,
-                "fashion-mnist",
-                ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26_421_880),
-                ("25c81989df183df01b3e8a0aad5dffbe", 29_515),
-                ("bef4ecab320f06d8554ea6380940ec79", 4_422_102),
-                ("bb300cfdad3c16e7a12a480ee83cd310", 5_148),
-            ),
-        ),
-    ),
-    _Entry(
-        DatasetInfo(
-            "svhn",
-            10,
-            (3, 32, 32),
-            73_257,
-            26_032,
-            mean=(0.4377, 0.4438, 0.4728),
-            std=(0.1980, 0.2010, 0.1970),
-            flips=False,
-        ),
-        svhn.read,
-        (
-            (
-                _svhn_file("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
-                _svhn_file("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
-            ),
-        ),
-    ),
-    _Entry(DatasetInfo("digits", 10, (1, 8, 8), 1_437, 360, (0.3049,), (0.3758,), flips=False), digits.read),
-)
-_BY_NAME = {entry.info.name: entry for entry in _ENTRIES}
+@DATASETS.register("hf:")
+def _hugging_face(place: str, request: Request) -> Dataset:
+    return hf.read(place, _at(request, place))
+
+
+@DATASETS.register("npz:")
+def _npz(place: str, request: Request) -> Dataset:
+    refuse_others(request.options, (), "npz:")
+    return arrays.from_npz(place)
 
 
 def names() -> tuple[str, ...]:
     """The data sets that `load` knows by name."""
-    return tuple(_BY_NAME)
+    return tuple(name for name in DATASETS if not name.endswith(":"))
 
 
 def info(name: str) -> DatasetInfo:
-    """The facts of a data set; needs no data on disk."""
-    return _entry(name).info
+    """The facts of a data set; needs no data on disk for those known by name."""
+    return known_info(name) or load(name).info
+
+
+def known_info(name: str) -> DatasetInfo | None:
+    """The facts of a data set as far as they are known without looking at it."""
+    bare, _ = split_options(name)
+    if bare not in DATASETS and os.path.exists(bare):
+        return None
+    return _as_entry(DATASETS[bare], bare).info
 
 
 def load(
-    name: str,
+    name: Any,
     data_dir: str | Path | None = None,
     *,
     train: bool = True,
     test: bool = True,
     download: bool = False,
     size: int | None = None,
+    resize: str = "squash",
     on_demand: bool | None = None,
+    skip_bad: bool = False,
+    test_share: float = 0.2,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A data set by name, or a user's own: `name` may be the path of an image folder or of an .npz file.
+    """A data set by name, by address, by path or as an object: see the head of this file.
 
-    `data_dir` holds the data set's usual folder, files or archive, or is that folder itself; without it
-    $BUDGETED_DATA or the user's cache is looked in. Nothing is downloaded unless `download` is on. `size`
-    (pixels) and `on_demand` (decode images when they are used; by default only above 4 GiB) are for sets of
-    image files.
+    `data_dir` holds a named data set's usual folder, files or archive, or is that folder itself; without it
+    $BUDGETED_DATA or the user's cache is looked in. Nothing is downloaded unless `download` is on. `size` (pixels),
+    `resize` ("squash" or "crop") and `on_demand` (decode images when they are used) are for sets of image files;
+    `test_share` for those without a test part; with `skip_bad` a bad image is left to whoever meets it to pass over.
     """
-    if name not in _BY_NAME and os.path.exists(name):
-        return _load_own(Path(name), train, test, size, on_demand)
-    entry = _entry(name)
-    if size is not None and not entry.resizes:
-        raise BudgetedError(f"{name} has images of one size {entry.info.input_shape}: leave size out")
+    bare, options = split_options(name) if isinstance(name, str) else (name, {})
     folder_of_data = Path(data_dir).expanduser() if data_dir is not None else default_data_dir()
-    request = Request(entry.info, folder_of_data, train, test, size, on_demand)
+    entry = find(bare)
+    if entry.info is not None:
+        refuse_others(options, entry.options, entry.info.name)
+        if size is not None and not entry.resizes:
+            raise BudgetedError(f"{bare} has images of one size {entry.info.input_shape}: leave size out")
+    facts = entry.info or _unknown(bare)
+    request = Request(
+        facts, folder_of_data, train, test, size, resize, on_demand, skip_bad, test_share, options,
+    )  # fmt: skip
     try:
         return entry.read(request)
     except OSError as problem:
         raise DataError(f"{folder_of_data} cannot be looked into ({problem.strerror}): check it") from problem
     except DataMissing as missing:
+        if entry.info is None:
+            raise
         if download and entry.downloads:
-            _download(entry, folder_of_data, progress)
+            fetch_files(entry, folder_of_data, progress)
             return entry.read(request)
-        if entry.downloads:
-            remedy = "pass download=True (--download) to fetch it, or data_dir=FOLDER (--data) where it is"
-        else:
-            remedy = entry.by_hand
-        raise DataMissing(f"{name} is not in {folder_of_data} (looked for {missing}): {remedy}") from missing
+        raise DataMissing(f"{bare} is not in {folder_of_data} (looked for {missing}): {remedy(entry)}") from missing
 
 
-def _entry(name: str) -> _Entry:
-    if name not in _BY_NAME:
-        raise UnknownName("data set", name, _BY_NAME)
-    return _BY_NAME[name]
+def find(name: Any) -> Entry:
+    """The entry of a name, an address, a path or an object."""
+    if not isinstance(name, str):
+        return _as_entry(name, "the data set")
+    if name not in DATASETS and os.path.lexists(name):
+        is_folder = os.path.isdir(name)
+        name = ("folder:" if is_folder else _BY_SUFFIX.get(Path(name).suffix.lower(), "npz:")) + name
+    return _as_entry(DATASETS[name], name)
 
 
-def _load_own(path: Path, train: bool, test: bool, size: int | None, on_demand: bool | None) -> Dataset:
-    if not path.is_dir():
-        return arrays.from_npz(path)
-    unknown = DatasetInfo(path.resolve().name, 0, (3, 0, 0), 0, 0, _PHOTO_MEAN, _PHOTO_STD, flips=True)
-    return folder.read_own(Request(unknown, path, train, test, size, on_demand))
+def remedy(entry: Entry) -> str:
+    """What to do where a data set is not there."""
+    if entry.downloads:
+        return "pass download=True (--download) to fetch it, or data_dir=FOLDER (--data) where it is"
+    return entry.by_hand
 
 
-def _download(entry: _Entry, data_dir: Path, progress: Progress | None) -> None:
+def fetch_files(entry: Entry, data_dir: Path, progress: Progress | None = None) -> None:
+    """All files of a data set on disk, verified and, where they are archives of pictures, unpacked."""
     for way in entry.downloads[:-1]:
         try:
-            return _fetch_all(way, data_dir, progress)
+            return _fetch_way(way, data_dir, progress)
         except DownloadGone:
             continue
-    _fetch_all(entry.downloads[-1], data_dir, progress)
+    _fetch_way(entry.downloads[-1], data_dir, progress)
 
 
-def _fetch_all(sources: tuple[Source, ...], data_dir: Path, progress: Progress | None) -> None:
-    for source in sources:
-        fetch(source, data_dir, progress=progress)
+def _fetch_way(way: Any, data_dir: Path, progress: Progress | None) -> None:
+    for source in way:
+        if source.unpacked and (data_dir / source.unpacked).exists():
+            continue
+        path = fetch(source, data_dir, progress=progress, most=MOST_ARCHIVE if source.unpacked else MOST_BYTES)
+        if source.unpacked:
+            unpack(path, path.parent, data_dir / source.unpacked)
+
+
+def absolute_name(name: str) -> str:
+    """The same data set named so that it is found from any folder."""
+    bare, _ = split_options(name)
+    rest = name[len(bare) :]
+    scheme, colon, place = bare.partition(":")
+    if colon and DATASETS.scheme(f"{scheme}:") is not None:
+        local = os.path.exists(place) or (scheme == "wds" and "://" not in place)
+        return f"{scheme}:{os.path.abspath(place)}{rest}" if local else name
+    if bare not in DATASETS and os.path.exists(bare):
+        return os.path.abspath(bare) + rest
+    return name
+
+
+def short_name(name: str) -> str:
+    """A name that a folder can have."""
+    bare, _ = split_options(name)
+    last = bare.rpartition(":")[2].rstrip("/").rpartition("/")[2]
+    stem = last if bare in names() else Path(last).stem
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in stem) or "data"
+
+
+def _unknown(name: Any) -> DatasetInfo:
+    called = short_name(name) if isinstance(name, str) else "own"
+    return DatasetInfo(called, 0, (3, 0, 0), 0, 0, PHOTO_MEAN, PHOTO_STD, flips=True)
+
+
+def _at(request: Request, place: str) -> Request:
+    return replace(request, data_dir=Path(place).expanduser())
+
+
+def _as_entry(thing: Any, name: str) -> Entry:
+    """What a name stands for, as an entry: an entry, a data set, a function that gives one, or samples."""
+    if isinstance(thing, Entry):
+        return thing
+    if isinstance(thing, Dataset):
+        return Entry(thing.info, lambda _: thing, resizes=False)
+    if isinstance(thing, partial) or (callable(thing) and not hasattr(thing, "__iter__")):
+        return Entry(None, partial(_called, thing, name))
+    return Entry(None, lambda request: dataset_of_samples(thing, request, name))
+
+
+def _called(function: Callable[..., Any], name: str, request: Request) -> Dataset:
+    try:
+        required = [
+            each
+            for each in inspect.signature(function).parameters.values()
+            if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        ]
+    except (TypeError, ValueError):
+        required = []
+    found = function(request) if required else function()
+    if isinstance(found, Dataset):
+        return found
+    return dataset_of_samples(function if not required else partial(function, request), request, name)

@@ -13,8 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.streams import orders
 from budgeted.streams.dataset import Dataset
+from budgeted.streams.trim import give_back
 
-_ORDERS = ("gaussian", "disjoint", "blurry", "domain")
+_ORDERS = ("gaussian", "disjoint", "blurry", "domain", "arrival")
+#: Samples above which what the sorting took is worth giving back.
+_MANY = 100_000
 
 
 def order_names() -> tuple[str, ...]:
@@ -30,7 +33,7 @@ class Stream:
     seed: int
     #: Index into the training samples, for every position.
     indices: orders.Indices
-    #: Task for every position, never falling; None for a gaussian stream, which has no boundaries.
+    #: Task for every position, never falling; None for gaussian and arrival, which have no boundaries.
     tasks: orders.Indices | None
     #: i / n of the class at every position of a gaussian stream; None for the others.
     nominal: NDArray[np.float64] | None
@@ -84,6 +87,7 @@ def make_stream(
     seed: int,
     *,
     domains: ArrayLike | None = None,
+    times: ArrayLike | None = None,
     class_order: Sequence[int] | orders.Indices | None = None,
     limit: int | None = None,
     tasks: int = 5,
@@ -103,6 +107,9 @@ def make_stream(
         nominal = orders.nominal_times(known, seed, class_order=class_order)
         local = orders.gaussian(known, seed, sd=sd, class_order=class_order)
         return Stream(order, seed, chosen[local], None, nominal[local])
+    if order == "arrival":
+        local = np.arange(len(chosen)) if times is None else orders.by_time(np.asarray(times)[chosen])
+        return Stream(order, seed, chosen[local], None, None)
     if order == "disjoint":
         task_of = orders.disjoint_tasks(known, seed, tasks=tasks, class_order=class_order)
         local = orders.disjoint(known, seed, tasks=tasks, class_order=class_order)
@@ -131,14 +138,20 @@ def stream_of(
     major: float = 0.92,
 ) -> Stream:
     """A stream over a data set's training samples, in the data set's own class order for this seed."""
-    return make_stream(
+    if dataset.sequential and order != "arrival":
+        raise BudgetedError(f"the samples of {dataset.name} come in one order only: choose the order arrival")
+    made = make_stream(
         order,
         dataset.train_labels,
         seed,
         domains=dataset.train_domains,
+        times=dataset.train_times,
         class_order=dataset.info.class_order(seed),
         limit=limit,
         tasks=tasks,
         sd=sd,
         major=major,
     )
+    if len(made) >= _MANY:
+        give_back()
+    return made

@@ -20,6 +20,11 @@ from budgeted.methods import METHODS, Method
 from budgeted.registry import file_digest, source_of
 from budgeted.streams import order_names
 
+#: Bytes of a config file.
+MOST_CONFIG = 2**20
+CONFIG_SEAL = "config_sha256"
+"""of a run's configuration, in its own file"""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -139,6 +144,8 @@ class RunConfig:
         cleaned: dict[str, Any] = {}
         for key, value in values.items():
             name = key.replace("-", "_")
+            if name == CONFIG_SEAL:  # of a run's own file, which may serve as a config file
+                continue
             if name not in known:
                 raise UnknownName(f"key in {where}", key, known)
             if not _fits(value, hints[name]):
@@ -147,14 +154,34 @@ class RunConfig:
         return cls(**cleaned)
 
 
+def refuse_other_config(known: Any, here: dict[str, Any], path: Path) -> None:
+    """A run goes on with the settings that it was begun with; what differs is named."""
+    if known == here:
+        return
+    told = known if isinstance(known, dict) else {}
+    flat, found = _by_name(told), _by_name(here)
+    differing = [
+        f"{name} {flat.get(name, 'not said')} then, {found.get(name, 'not said')} now"
+        for name in sorted({*flat, *found})
+        if flat.get(name) != found.get(name)
+    ]
+    raise BudgetedError(f"{path} has other settings than the run was made with ({'; '.join(differing)}): restore it")
+
+
+def _by_name(config: dict[str, Any]) -> dict[str, Any]:
+    parts = {f"{part}.{key}": value for part in ("settings", "sources") for key, value in config.get(part, {}).items()}
+    return {**{key: value for key, value in config.items() if key not in ("settings", "sources")}, **parts}
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """A config file: TOML or JSON, keys as the flags without dashes, other settings under [settings]."""
     try:
-        text = path.read_text()
+        with open(path, "rb") as file:  # `--config <(a program)` is no regular file
+            text = file.read(MOST_CONFIG).decode()
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise BudgetedError(f"cannot read the config file {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BudgetedError(f"{path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(found, dict):
         raise BudgetedError(f"{path} holds no table of keys and values")

@@ -67,6 +67,10 @@ class FolderImages:
     def __len__(self) -> int:
         return len(self._paths)
 
+    def path(self, index: int) -> str:
+        """The file of an image."""
+        return self._paths[index]
+
     def __getitem__(self, index: Any, /) -> NDArray[np.uint8]:
         chosen = np.arange(len(self._paths))[index]
         if chosen.ndim == 0:

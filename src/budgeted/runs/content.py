@@ -53,7 +53,8 @@ def _images(images: Images, shown: NDArray[np.int64]) -> str:
         return _files([images.path(int(index)) for index in shown])
     digest = hashlib.blake2b(repr((len(shown), *images.shape[1:])).encode(), digest_size=32)
     for start in range(0, len(shown), _ROWS):
-        digest.update(memoryview(np.ascontiguousarray(images[shown[start : start + _ROWS]])))
+        piece: NDArray[np.uint8] = np.ascontiguousarray(images[shown[start : start + _ROWS]])
+        digest.update(piece.data)
     return digest.hexdigest()
 
 

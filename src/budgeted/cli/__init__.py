@@ -25,8 +25,7 @@ from budgeted.cli.plan import Plan
 from budgeted.cli.run import Run, config_default
 from budgeted.cli.sweep import Sweep
 from budgeted.cli.table import Table
-from budgeted.errors import BudgetedError
-from budgeted.streams.one_line import one_line
+from budgeted.errors import BudgetedError, one_line
 
 
 class Command(Protocol):

@@ -130,7 +130,8 @@ def make_plan(
         course = course_of(method, settings, info, samples, order=stream, slots=slots, eval_every=eval_every)
     rows = info.classes if course is None else course.mean_rows
     model = models.build(model_name, classes=rows, input_shape=info.input_shape, seed=seed)
-    learner = Learner(model, method, facts, slots=slots or 1, settings=settings, seed=seed)
+    # one slot: what is planned need not fit into this machine
+    learner = Learner(model, method, facts, slots=1, settings=settings, seed=seed)
     if budget.bytes is not None:
         slots = slots_within(learner, model_name, budget.bytes, rule)
     items = fixed_bytes(learner, model_name, rule)

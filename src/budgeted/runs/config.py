@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,10 @@ from budgeted.methods import METHODS, Method
 from budgeted.registry import file_digest, source_of
 from budgeted.streams import order_names
 
+#: Numbers that no machine reaches, and that the libraries below us cannot hold.
+MOST = 2**63
+MOST_THREADS = 1024
+MOST_ITERATIONS = 10**9
 #: Bytes of a config file.
 MOST_CONFIG = 2**20
 CONFIG_SEAL = "config_sha256"
@@ -93,11 +96,18 @@ class RunConfig:
         for name in ("eval_every", "threads", "slots", "limit", "checkpoint_every", "eval_samples"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
-        if self.iterations is not None and not (math.isfinite(self.iterations) and self.iterations >= 0):
-            raise BudgetedError(f"--iterations must not be negative or endless, got {self.iterations}")
+                raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {shown(value)}")
+        for name in ("eval_every", "slots", "limit", "checkpoint_every", "eval_samples", "batch_size", "seed"):
+            value = getattr(self, name)
+            if value is not None and value >= MOST:
+                raise BudgetedError(f"--{name.replace('_', '-')} must be below 2^63, got {shown(value)}")
+        if self.threads > MOST_THREADS:
+            raise BudgetedError(f"--threads must be at most {MOST_THREADS}, got {shown(self.threads)}")
+        if self.iterations is not None and not 0 <= self.iterations <= MOST_ITERATIONS:  # also false for nan
+            most = f"0 to {MOST_ITERATIONS:,}"
+            raise BudgetedError(f"--iterations must be {most} steps per sample, got {shown(self.iterations)}")
         if self.seed < 0:
-            raise BudgetedError(f"--seed must be 0 or more, got {self.seed}")
+            raise BudgetedError(f"--seed must be 0 or more, got {shown(self.seed)}")
 
     @property
     def network(self) -> str:
@@ -171,6 +181,11 @@ def refuse_other_config(known: Any, here: dict[str, Any], path: Path) -> None:
 def _by_name(config: dict[str, Any]) -> dict[str, Any]:
     parts = {f"{part}.{key}": value for part in ("settings", "sources") for key, value in config.get(part, {}).items()}
     return {**{key: value for key, value in config.items() if key not in ("settings", "sources")}, **parts}
+
+
+def shown(number: float) -> str:
+    """A number for a message; one of thousands of digits cannot even be printed."""
+    return f"a number of {number.bit_length()} bits" if isinstance(number, int) and abs(number) >= MOST else str(number)
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Run:
         course = course_of(
             method, settings, info, samples, order=config.stream, slots=slots, eval_every=config.eval_every
         )
-        probe = build(slots, 1.0, classes=course.mean_rows)
+        probe = build(None if slots is None else 1, 1.0, classes=course.mean_rows)
         if budget.bytes is not None:
             slots = slots_within(probe, config.network, budget.bytes, config.byte_rule)  # type: ignore[arg-type]
         if budget.compute is not None or config.spend_savings:

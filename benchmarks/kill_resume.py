@@ -10,7 +10,6 @@ and whether the hashes of the weights and of the records came out the same. Exit
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import signal
@@ -21,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from budgeted.runs.counter import executed_steps
 
 METHODS = ("vanilla", "er", "al-sar")
 COMMAND = [sys.executable, "-c", "import sys; from budgeted.cli import main; sys.exit(main(sys.argv[1:]))", "run"]
@@ -113,9 +114,7 @@ def wait(process: subprocess.Popen[bytes], folder: Path, moment: int, in_a_write
 
 
 def executed(folder: Path) -> int:
-    with contextlib.suppress(OSError):
-        return int.from_bytes((folder / "executed_steps").read_bytes(), sys.byteorder)
-    return 0
+    return executed_steps(folder / "executed_steps")
 
 
 def half_written(folder: Path) -> bool:

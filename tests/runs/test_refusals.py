@@ -231,10 +231,10 @@ def test_before_the_first_checkpoint_it_starts_anew(tmp_path: Path, whole: dict[
 
 
 FOREIGN = {
-    "another method": (config("er", **SMALL), "is of method 'er'"),
-    "another seed": (config(**SMALL, seed=2), "another stream"),
-    "another model": (config(**{**SMALL, "model": "cnn8"}), "another model"),
-    "other iterations": (config(**SMALL, iterations=0.5), "other iterations"),
+    "another method": (config("er", **SMALL), "method er then, vanilla now"),
+    "another seed": (config(**SMALL, seed=2), "seed 2 then, 1 now"),
+    "another model": (config(**{**SMALL, "model": "cnn8"}), "model cnn8 then, mlp now"),
+    "other iterations": (config(**SMALL, iterations=0.5), "iterations 0.5 then, None now"),
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import random
@@ -22,6 +21,7 @@ import pytest
 from budgeted.cli import main
 from budgeted.methods import METHODS
 from budgeted.runs.config import RunConfig
+from budgeted.runs.counter import executed_steps
 from budgeted.runs.run import resume, start
 from tests.runs.small import SMALL, Stopped, begun, config, flags, same_end, stop_after
 
@@ -41,10 +41,7 @@ def unkilled(method: str) -> dict[str, Any]:
 
 
 def executed(folder: Path) -> int:
-    with contextlib.suppress(OSError):
-        content = (folder / "executed_steps").read_bytes()
-        return int.from_bytes(content, sys.byteorder) if len(content) == 8 else 0
-    return 0
+    return executed_steps(folder / "executed_steps")
 
 
 def half_written(folder: Path) -> bool:

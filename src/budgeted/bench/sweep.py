@@ -5,22 +5,40 @@ A run is known by its configuration, not by the name of its folder, so recipes t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from budgeted.bench.worker import TAKEN, order
 from budgeted.errors import BudgetedError
+from budgeted.learner.files import read_bytes, read_json, replace_file, write_json
 from budgeted.registry import short as short_name
 from budgeted.runs.config import RunConfig
-from budgeted.runs.folder import CONFIG, ENVIRONMENT, RECORDS, SUMMARY, read_json, write_json
+from budgeted.runs.folder import (
+    CONFIG,
+    ENVIRONMENT,
+    RECORDS,
+    SUMMARY,
+    RunFolder,
+    read_config,
+    read_summary,
+    write_config,
+    write_summary,
+)
+from budgeted.runs.records import MOST_RECORDS
 
+log = logging.getLogger("budgeted")
+_LOOK_EVERY = 0.5  # seconds between two looks at a run that another process is at
 State = Literal["finished", "interrupted", "missing"]
 # Of no consequence to what a run finds.
 _ASIDE = ("data", "download", "checkpoint_every")
@@ -55,7 +73,7 @@ def places(runs: Sequence[RunConfig], out: Path) -> list[Place]:
 
 def _config_in(folder: Path) -> dict[str, Any]:
     # A folder that was written before a setting was there holds its default.
-    return RunConfig.from_mapping(read_json(folder / CONFIG), str(folder / CONFIG)).to_json()
+    return RunConfig.from_mapping(read_config(folder / CONFIG), str(folder / CONFIG)).to_json()
 
 
 def _name(config: RunConfig) -> str:
@@ -65,46 +83,87 @@ def _name(config: RunConfig) -> str:
 
 def sweep(
     runs: Sequence[RunConfig], out: Path, data: str | None, workers: int, *, accept_other_arithmetic: bool = False
-) -> Iterator[tuple[Place, str | None]]:
-    """Run what is not finished; yields each run as it ends, with the error that ended it or None."""
-    more = ["--accept-other-arithmetic"] if accept_other_arithmetic else []
+) -> Generator[tuple[Place, str | None], None, None]:
+    """Run what is not finished; yields each run as it ends, with the error that ended it or None.
+
+    A run that another process is at is waited for, and counts as finished when that process finishes it.
+    """
     if workers < 1:
         raise BudgetedError(f"--workers must be 1 or more, got {workers}")
     out.mkdir(parents=True, exist_ok=True)
     waiting = [place for place in places(runs, out) if place.state != "finished"]
-    started: list[subprocess.Popen[str]] = []
-    with ThreadPoolExecutor(workers) as pool:
-        futures = {pool.submit(_execute, place, data, started, more): place for place in waiting}
+    started = _Started()
+    with ThreadPoolExecutor(min(workers, max(1, len(waiting)))) as pool:
+        futures = {pool.submit(_execute, place, data, started, accept_other_arithmetic): place for place in waiting}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
         finally:  # whatever stops the sweep stops its runs too: they have checkpoints and go on the next time
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in started:
+            started.stop()
+
+
+class _Started:
+    """The processes at work; once stopped, none is started any more."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[str]] = set()
+
+    def run(self, order: str, threads: int) -> tuple[int, str]:
+        """One process from its start to its end: its exit code and the last line of its error stream."""
+        command = [sys.executable, "-m", "budgeted.bench.worker"]
+        # One thread a process: more would only get in each other's way.
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+        with self._lock:
+            if self.stopped.is_set():
+                return 1, "stopped"
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                env=environment, errors="replace",
+            )  # fmt: skip
+            self._processes.add(process)
+        assert process.stdin is not None
+        assert process.stderr is not None
+        with process:  # its standard input stays open until it has ended: by it it knows that this process lives
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(order)
+                process.stdin.flush()
+            errors = process.stderr.read()
+            code = process.wait()
+        with self._lock:
+            self._processes.discard(process)
+        return code, (errors.strip().splitlines() or [f"ended with code {code}"])[-1]
+
+    def stop(self) -> None:
+        with self._lock:
+            self.stopped.set()
+            for process in self._processes:
                 process.terminate()
 
 
-def _execute(
-    place: Place, data: str | None, started: list[subprocess.Popen[str]], going_on: Sequence[str]
-) -> str | None:
-    command = [sys.executable, "-m", "budgeted", "run", "--json"]
-    if place.state == "interrupted":
-        command += ["--resume", str(place.folder), *going_on]
-    else:
-        config = place.folder.with_suffix(".config.json")
-        write_json(config, {key: value for key, value in replace(place.config, data=data).to_json().items() if value})
-        command += ["--config", str(config), "--out", str(place.folder)]
-    # One thread a process: more would only get in each other's way.
-    environment = {**os.environ, "OMP_NUM_THREADS": str(place.config.threads)}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environment)
-    started.append(process)
-    _, errors = process.communicate()
-    started.remove(process)
-    if place.state == "missing":
-        place.folder.with_suffix(".config.json").unlink(missing_ok=True)
-    if process.returncode == 0:
-        return None
-    return (errors.strip().splitlines() or [f"ended with code {process.returncode}"])[-1]
+def _execute(place: Place, data: str | None, started: _Started, accept: bool) -> str | None:
+    folder, said = RunFolder(place.folder), False
+    while True:
+        if os.path.lexists(place.folder / SUMMARY):
+            return None  # another process has finished it
+        if folder.busy():
+            if not said:
+                log.warning("%s: another process is at it, waiting", place.folder.name)
+            said = True
+            if started.stopped.wait(_LOOK_EVERY):
+                return "stopped"
+            continue
+        begun = os.path.lexists(place.folder / CONFIG)
+        config = None if begun else replace(place.config, data=data).to_json()
+        code, error = started.run(order(config, place.folder, accept), place.config.threads)
+        if code == 0:
+            return None
+        if code != TAKEN:  # taken: another sweep was quicker
+            return error
+        if started.stopped.wait(_LOOK_EVERY):
+            return "stopped"
 
 
 def export(found: Sequence[Place], to: Path) -> int:
@@ -113,9 +172,11 @@ def export(found: Sequence[Place], to: Path) -> int:
     for place in finished:
         target = to / _name(place.config)
         target.mkdir(parents=True, exist_ok=True)
-        write_json(target / CONFIG, place.config.to_json())
-        summary = {**read_json(place.folder / SUMMARY), "config": place.config.to_json()}
-        write_json(target / SUMMARY, summary)
-        for name in (ENVIRONMENT, RECORDS):
-            (target / name).write_bytes((place.folder / name).read_bytes())
+        summary = {**read_summary(place.folder / SUMMARY), "config": place.config.to_json()}
+        environment = read_json(place.folder / ENVIRONMENT)
+        records = read_bytes(place.folder / RECORDS, MOST_RECORDS)
+        write_config(target / CONFIG, place.config.to_json())
+        write_json(target / ENVIRONMENT, environment)
+        replace_file(target / RECORDS, records)
+        write_summary(target / SUMMARY, summary)  # last: with it the run is finished
     return len(finished)

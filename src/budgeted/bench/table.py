@@ -14,7 +14,8 @@ import numpy as np
 
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
-from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_json
+from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
+from budgeted.runs.records import read_records, records_digest
 from budgeted.runs.run import DEFAULT_SLOTS
 from budgeted.runs.statistics import format_mean_sd, rank, summarise, too_few, welch
 
@@ -58,7 +59,9 @@ class RunResult:
 
     def periodic_records(self) -> list[dict[str, Any]]:
         """What was recorded at the evaluations that come at equal intervals."""
-        found = map(json.loads, (self.path / RECORDS).read_text().splitlines())
+        found = read_records(self.path / RECORDS)
+        if records_digest(found) != self.summary.get("records_sha256"):
+            raise BudgetedError(f"{self.path / RECORDS} has other records than the run made: restore it")
         return [record for record in found if record["periodic"]]
 
 
@@ -88,7 +91,7 @@ def find_runs(folders: Sequence[Path]) -> list[RunResult]:
             state = "holds no finished run" if places else "holds no run"
             raise BudgetedError(f"{folder} {state}: finish one with `budgeted run --resume`, or give another folder")
         known = {run.path.resolve() for run in found}
-        found += [RunResult(place, read_json(place / SUMMARY)) for place in finished if place.resolve() not in known]
+        found += [RunResult(place, read_summary(place / SUMMARY)) for place in finished if place.resolve() not in known]
     return found
 
 

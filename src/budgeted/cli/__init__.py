@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Annotated, Protocol, Union
 
 import tyro
@@ -16,36 +20,90 @@ from budgeted.cli.costs import Costs
 from budgeted.cli.data import Data
 from budgeted.cli.demo import Demo
 from budgeted.cli.listing import List
+from budgeted.cli.output import mute, show_anything
+from budgeted.cli.parsing import parsed
 from budgeted.cli.plan import Plan
 from budgeted.cli.run import Run, config_default
 from budgeted.cli.sweep import Sweep
 from budgeted.cli.table import Table
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, one_line
 
 
 class Command(Protocol):
     def run_(self) -> None: ...
 
 
+class _Terminated(BaseException):
+    """SIGTERM: as Ctrl-C, so that whatever was started is stopped, and a cursor that was hidden is shown."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; a mistake is one line on the error stream and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given == ["--version"]:
-        print(f"budgeted {__version__}")
-        return 0
+    show_anything()
     try:
-        command = _parse(given)
-        command.run_()
-    except BudgetedError as error:
-        print(f"budgeted: error: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:  # `budgeted list | head`
-        sys.stderr.close()
-        return 0
+        with _terminable():
+            return _main(given)
     except KeyboardInterrupt:
-        print("budgeted: interrupted", file=sys.stderr)
+        _say("budgeted: interrupted")
         return 130
+    except _Terminated:
+        _say("budgeted: interrupted")
+        return 143
+
+
+def _main(given: list[str]) -> int:
+    try:
+        if given == ["--version"]:
+            print(f"budgeted {__version__}")
+        else:
+            _parse(given).run_()
+        sys.stdout.flush()
+    except BudgetedError as error:
+        return _refused(str(error))
+    except BrokenPipeError:  # `budgeted list | head`
+        mute(sys.stdout)
+    except OSError as error:
+        if error.filename is None:  # it was the standard output
+            mute(sys.stdout)
+        what = "print" if error.filename is None else f"read or write {error.filename}"
+        return _refused(f"cannot {what}: {error.strerror or error}")
+    except MemoryError as error:
+        return _refused(f"{str(error) or 'out of memory'}: this does not fit into the machine's memory, ask for less")
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        return _refused(f"{str(error).rpartition('] ')[2]}: this does not fit into the machine's memory, ask for less")
     return 0
+
+
+def _refused(text: str) -> int:
+    with contextlib.suppress(OSError, ValueError):  # what was printed before it comes before it
+        sys.stdout.flush()
+    _say(f"budgeted: error: {one_line(text)}")
+    return 2
+
+
+def _say(line: str) -> None:
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        mute(sys.stderr)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    def ring(_: int, __: FrameType | None) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # only there may a signal be caught
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, ring)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _parse(given: list[str]) -> Command:
@@ -63,10 +121,15 @@ def _parse(given: list[str]) -> Command:
         Annotated[Check, subcommand("check")],
         Annotated[Demo, subcommand("demo")],
     ]
-    parsed: Command = tyro.cli(
-        commands,
-        prog="budgeted",
-        description="Train on a stream inside a hard budget of compute and bytes, and show what was spent.",
-        args=given,
-    )
-    return parsed
+    names = ("run", "plan", "costs", "sweep", "table", "list", "blocks", "check", "demo")
+
+    def parse() -> Command:
+        found: Command = tyro.cli(
+            commands,
+            prog="budgeted",
+            description="Train on a stream inside a hard budget of compute and bytes, and show what was spent.",
+            args=given,
+        )
+        return found
+
+    return parsed(parse, given, names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +14,7 @@ from budgeted.bench.costs import Costs as Tables
 from budgeted.bench.published import paper_setting
 from budgeted.bench.slot_costs import paper_rows, slot_row
 from budgeted.budget import parse_bytes
+from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError
 from budgeted.methods import METHODS
 
@@ -66,7 +66,7 @@ class Costs:
             costs.slots += [slot_row(each, *where) for each in chosen] if alone else paper_rows(chosen)
         if self.what in ("multipliers", "all"):
             for row in multipliers(chosen, setup):
-                print(f"{row.method}: {row.over_er['real']:.4f}", file=sys.stderr, flush=True)
+                print(f"{row.method}: {row.over_er['real']:.4f}", file=Forgiving())
                 costs.multipliers.append(row)
         if self.what in ("policies", "all"):
             costs.policies += policy_costs(setup)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import sys
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +17,7 @@ from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from budgeted import streams
 from budgeted.budget import format_bytes, format_compute
+from budgeted.cli.output import Forgiving
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
 from budgeted.registry import short
@@ -83,12 +83,13 @@ class _Shown:
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet
-        self.console = Console(stderr=True)
+        self.stream = Forgiving()
+        self.console = Console(file=self.stream)
         self._bar: Progress | None = None
         self._task: Any = None
         self._last_line = time.monotonic()
         self._first: tuple[int, float] | None = None
-        logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=sys.stderr)
+        logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=self.stream)
 
     def report(self, progress: runs.Progress) -> None:
         if self.quiet:
@@ -99,7 +100,7 @@ class _Shown:
         elif time.monotonic() - self._last_line >= _LINE_EVERY or progress.samples == progress.of_samples:
             self._last_line = time.monotonic()
             where = f"{progress.samples}/{progress.of_samples} samples"
-            print(f"{where}, {_status(progress)}{self._time_left(progress)}", file=sys.stderr, flush=True)
+            print(f"{where}, {_status(progress)}{self._time_left(progress)}", file=self.stream)
 
     def _time_left(self, progress: runs.Progress) -> str:
         """By the pace of this sitting."""

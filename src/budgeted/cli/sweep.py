@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import logging
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from tyro.conf import Positional, arg
 from budgeted.bench.recipes import recipe
 from budgeted.bench.sweep import export, places, sweep
 from budgeted.bench.table import find_runs, group_runs, markdown
+from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError
 
 
@@ -46,21 +48,25 @@ class Sweep:
         if not runs:
             known = sorted({run.seed for run in chosen.runs})
             raise BudgetedError(f"recipe {self.recipe!r} has no seed among {self.seeds}: it has {known}")
-        print(chosen.question, file=sys.stderr)
+        shown = Forgiving()
+        logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=shown)
+        print(chosen.question, file=shown)
         failed = 0
         if not self.show:
             data = None if self.data is None else str(self.data)
             accept = self.accept_other_arithmetic
-            for place, error in sweep(runs, self.out, data, self.workers, accept_other_arithmetic=accept):
-                failed += error is not None
-                print(f"{place.folder.name}: {error or 'finished'}", file=sys.stderr, flush=True)
+            ended = sweep(runs, self.out, data, self.workers, accept_other_arithmetic=accept)
+            with contextlib.closing(ended):  # whatever ends this ends the runs
+                for place, error in ended:
+                    failed += error is not None
+                    print(f"{place.folder.name}: {error or 'finished'}", file=shown)
         found = places(runs, self.out)
         states = Counter(place.state for place in found)
-        print(", ".join(f"{count} {state}" for state, count in sorted(states.items())), file=sys.stderr)
+        print(", ".join(f"{count} {state}" for state, count in sorted(states.items())), file=shown)
         finished = [place.folder for place in found if place.state == "finished"]
         if finished:
             print(markdown(group_runs(find_runs(finished))))
         if self.export is not None:
-            print(f"{export(found, self.export)} runs copied to {self.export}", file=sys.stderr)
+            print(f"{export(found, self.export)} runs copied to {self.export}", file=shown)
         if failed:
             raise BudgetedError(f"{failed} runs failed: mend the cause and call the same command again")

@@ -2,48 +2,104 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
-import shutil
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
+from budgeted.learner.files import disk_errors, part_of, read_json, remove, sync_file, sync_folder, write_json
 from budgeted.learner.learner import Learner
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.problems import Augmentation, DataFacts
 
+_BY_DIGEST = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
+_NOTE = "row i of the head is class classes[i]; inputs are uint8 / 255, minus mean, over std"
+
 
 def save(learner: Learner, folder: Path) -> None:
-    """Write everything that going on needs; an earlier save in the folder is replaced when the new one is whole."""
-    fresh = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    state.write(learner, fresh, {"learner": _described(learner)})
-    if folder.exists():
-        if not (folder / state.NUMBERS).exists() and any(folder.iterdir()):
-            shutil.rmtree(fresh)
-            raise BudgetedError(f"{folder} holds something else than a learner: choose another folder")
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)  # a save is there at every moment, under one name or the other
-        fresh.rename(folder)
-        shutil.rmtree(old)
-        return
-    fresh.rename(folder)
+    """Write everything that going on needs; an earlier save in the folder counts until the new one is whole.
+
+    Files of others in the folder stay; a folder of something else is refused. `folder` may be a link to one.
+    """
+    folder = Path(folder)
+    with disk_errors(folder, "save again: an earlier save in it is whole"):
+        folder.mkdir(parents=True, exist_ok=True)
+        with _only_writer(folder):
+            before = _refuse_foreign(folder)
+            name = state.write_into(learner, folder, {"learner": _described(learner)})
+            for other in {before, *_own_files(folder)} - {name, state.NUMBERS}:  # saves before, and cut off
+                remove(folder / other)
+            sync_folder(folder)
 
 
-def load(folder: Path, model: nn.Module, own_method: Method | None = None) -> Learner:
-    """The learner that was saved, around a model built as its model was (the weights are replaced)."""
-    tensors, numbers = state.read(folder)
+@contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """The lock is on the folder itself: it leaves no file, and is gone with its holder."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise BudgetedError(
+            f"another save into {folder} is under way: wait for it, or choose another folder"
+        ) from error
+    finally:
+        os.close(handle)
+
+
+def _refuse_foreign(folder: Path) -> str:
+    """Nothing is written where something else is; the name of the tensors of the save that is there, if one is."""
+    if (folder / state.NUMBERS).exists() or (folder / state.NUMBERS).is_symlink():
+        try:
+            found = read_json(folder / state.NUMBERS)
+        except BudgetedError as error:
+            raise BudgetedError(
+                f"{error}, so no learner is saved over it: remove it, or choose another folder"
+            ) from error
+        if "tensors_sha256" not in found or not isinstance(found.get("learner"), dict):
+            raise BudgetedError(
+                f"{folder} holds a {state.NUMBERS} of something else than a learner: choose another folder"
+            )
+        name = str(found.get("tensors_file", state.TENSORS))
+        return name if state.OWN_TENSORS.fullmatch(name) else state.NUMBERS
+    if {path.name for path in folder.iterdir()} - _own_files(folder):
+        raise BudgetedError(f"{folder} holds something else than a learner: choose another folder")
+    return state.NUMBERS
+
+
+def _own_files(folder: Path) -> set[str]:
+    """Names that only saves give, whole or cut off."""
+    own = {state.NUMBERS, part_of(folder / state.NUMBERS).name, state.TENSORS_PART}
+    return {path.name for path in folder.iterdir() if path.name in own or _BY_DIGEST.fullmatch(path.name)}
+
+
+def load(folder: Path, model: nn.Module, own_method: Method | None = None, *, device: str | None = None) -> Learner:
+    """The learner that was saved, around a model built as its model was (the weights are replaced).
+
+    device: where to go on; where it was saved if not given.
+    """
+    tensors, numbers = _read(Path(folder))
     told = numbers.get("learner")
     if told is None:
         raise state.BadCheckpoint(f"{folder} is a run's checkpoint: go on with it by `budgeted run --resume`")
+    device = device or str(told["device"])
+    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        raise BudgetedError(f"the learner was saved on {told['device']}, which is not here: load it with device='cpu'")
     name, parts, settings = told["method"], told["parts"], told["settings"]
     if own_method is None and (name not in METHODS or None in parts.values()):
         raise BudgetedError(f"the learner used a method or parts of its own, {name!r}: give it as own_method")
@@ -63,24 +119,79 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None) -> Le
             *(settings[part] for part in ("method", "selection", "retrieval", "freezing", "codec")),
         ),
         seed=told["seed"],
-        device=told["device"],
+        device=device,
     )
     state.restore(learner, tensors, numbers)
     return learner
 
 
+def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Whole, also while another process saves: what was replaced in between is read again."""
+    for _ in range(10):
+        before = _stamp(folder)
+        try:
+            return state.read(folder)
+        except state.BadCheckpoint:
+            if _stamp(folder) == before:
+                raise
+    return state.read(folder)
+
+
+def _stamp(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = (folder / state.NUMBERS).stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def export(learner: Learner, path: Path) -> None:
-    """Write the trained model: weights to PATH.safetensors, classes and normalisation to PATH.json."""
+    """Write the trained model: weights to PATH.safetensors, classes and normalisation to PATH.json.
+
+    What the JSON says is in the metadata of the weights, too. Files of these names that are no export are refused.
+    """
+    path = Path(path)
+    if path.suffix in (".safetensors", ".json"):  # the name of one of the two was given
+        path = path.with_suffix("")
+    weights_at, facts_at = (path.with_name(path.name + suffix) for suffix in (".safetensors", ".json"))
     weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in learner.model.state_dict().items()}
-    save_file(weights, path.with_suffix(".safetensors"))
     facts = {
         "classes": learner.class_labels,
         "input_shape": list(learner.data.input_shape),
         "mean": list(learner.data.mean),
         "std": list(learner.data.std),
-        "note": "row i of the head is class classes[i]; inputs are uint8 / 255, minus mean, over std",
+        "note": _NOTE,
     }
-    path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
+    with disk_errors(path.parent, "export again"):
+        if os.path.lexists(facts_at):
+            _refuse_other_facts(facts_at)
+        elif os.path.lexists(weights_at):
+            _refuse_other_weights(weights_at)
+        scratch = part_of(weights_at)
+        remove(scratch)
+        try:
+            save_file(weights, scratch, {"facts": json.dumps(facts)})
+            sync_file(scratch)
+            os.replace(scratch, weights_at)
+        except BaseException:
+            remove(scratch)
+            raise
+        write_json(facts_at, facts)
+
+
+def _refuse_other_facts(path: Path) -> None:
+    with contextlib.suppress(BudgetedError):
+        if read_json(path).get("note") == _NOTE:
+            return
+    raise BudgetedError(f"{path} is no model that was exported: choose another name")
+
+
+def _refuse_other_weights(path: Path) -> None:
+    """Weights without their JSON: of an export that was cut off, or another's."""
+    with contextlib.suppress(SafetensorError, OSError), safe_open(path, "pt") as found:
+        if "facts" in (found.metadata() or {}):
+            return
+    raise BudgetedError(f"{path} is no model that was exported: choose another name")
 
 
 def _described(learner: Learner) -> dict[str, Any]:

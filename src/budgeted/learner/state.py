@@ -9,20 +9,38 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.learner.files import (
+    MOST_JSON,
+    file_digest,
+    parse_json,
+    part_of,
+    read_bytes,
+    remove,
+    replace_file,
+    seal_holds,
+    sealed,
+    sync_file,
+    sync_folder,
+)
 from budgeted.learner.learner import Learner, StepRecord
 from budgeted.problems.batches import at, stacked
 
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"
+TENSORS_PART = ".tensors.part"
+OWN_TENSORS = re.compile(r"tensors(-[0-9a-f]{16})?\.safetensors")
+SEAL = "numbers_sha256"
 FORMAT = 3
 
 
@@ -105,44 +123,79 @@ def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def write(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None) -> None:
     """Write into a folder that is not there yet: it appears whole, or not at all."""
-    scratch = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    scratch.mkdir(parents=True, exist_ok=True)
-    save_file(tensors_of(learner), scratch / TENSORS)
-    digest = file_digest(scratch / TENSORS)
-    numbers = {**numbers_of(learner), **(more or {}), "tensors_sha256": digest}
-    text = json.dumps({**numbers, "numbers_sha256": _numbers_digest(numbers)})
-    with open(scratch / NUMBERS, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    with open(scratch / TENSORS, "rb") as written:
-        os.fsync(written.fileno())
-    scratch.rename(folder)
-    _sync_folder(folder.parent)
+    scratch = part_of(folder)
+    remove(scratch)
+    scratch.mkdir(parents=True)
+    try:
+        _write_files(learner, scratch, TENSORS, more)
+        os.replace(scratch, folder)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    sync_folder(folder.parent)
+
+
+def write_into(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None) -> str:
+    """Write into a folder that is there, beside an earlier state, which counts until the new one is whole.
+
+    Answers with the name of the tensors' file: the numbers, replaced in one step, name the tensors that belong to them.
+    """
+    return _write_files(learner, folder, None, more)
+
+
+def _write_files(learner: Learner, folder: Path, name: str | None, more: Mapping[str, Any] | None) -> str:
+    """Tensors first, under the name given or one by their digest; then the numbers, which make them count."""
+    scratch = folder / TENSORS_PART
+    remove(scratch)
+    try:
+        save_file(tensors_of(learner), scratch)
+        digest, size = file_digest(scratch), scratch.stat().st_size
+        sync_file(scratch)
+        name = name or f"tensors-{digest[:16]}.safetensors"
+        os.replace(scratch, folder / name)
+    except BaseException:
+        remove(scratch)
+        raise
+    numbers = {**numbers_of(learner), **(more or {})}
+    numbers |= {"tensors_file": name, "tensors_bytes": size, "tensors_sha256": digest}
+    replace_file(folder / NUMBERS, json.dumps(sealed(numbers, SEAL)).encode())
+    return name
 
 
 def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read and verify what `write` wrote."""
     try:
-        numbers = json.loads((folder / NUMBERS).read_text())
-        if not isinstance(numbers, dict) or "tensors_sha256" not in numbers:
-            raise BadCheckpoint(f"{folder} is no checkpoint of budgeted: {NUMBERS} has no checksum")
-        if numbers.pop("numbers_sha256", None) != _numbers_digest(numbers):
-            raise BadCheckpoint(f"{folder / NUMBERS} does not have the checksum written in it: it is damaged")
-        if file_digest(folder / TENSORS) != numbers["tensors_sha256"]:
-            raise BadCheckpoint(f"{folder / TENSORS} does not have the checksum in {NUMBERS}: it is damaged")
-        return load_file(folder / TENSORS), numbers
-    except (OSError, ValueError, SafetensorError) as error:
+        numbers = read_numbers(folder)
+        tensors = folder / str(numbers["tensors_file"])
+        if tensors.stat().st_size != numbers["tensors_bytes"]:
+            raise BadCheckpoint(f"{tensors} does not have the length in {NUMBERS}: it is damaged")
+        # read, not mapped: a file that is cut under a mapping ends the process; and what is checked is what is used
+        content = read_bytes(tensors, int(numbers["tensors_bytes"]))
+        if hashlib.sha256(content).hexdigest() != numbers["tensors_sha256"]:
+            raise BadCheckpoint(f"{tensors} does not have the checksum in {NUMBERS}: it is damaged")
+        return load(content), numbers
+    except BadCheckpoint:
+        raise
+    except (OSError, ValueError, KeyError, SafetensorError, BudgetedError) as error:
         raise BadCheckpoint(f"cannot read the checkpoint {folder}: {error}") from error
 
 
-def _numbers_digest(numbers: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(numbers, sort_keys=True).encode()).hexdigest()
-
-
-def file_digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def read_numbers(folder: Path) -> dict[str, Any]:
+    """What `write` wrote beside the tensors, verified."""
+    numbers = parse_json(read_bytes(folder / NUMBERS, MOST_JSON), folder / NUMBERS)
+    if "tensors_sha256" not in numbers:
+        raise BadCheckpoint(f"{folder} is no checkpoint of budgeted: {NUMBERS} has no checksum")
+    if not seal_holds(numbers, SEAL):
+        raise BadCheckpoint(f"{folder / NUMBERS} does not have the checksum written in it: it is damaged")
+    del numbers[SEAL]
+    if not OWN_TENSORS.fullmatch(str(numbers.get("tensors_file", TENSORS))):  # it could name any file
+        raise BadCheckpoint(f"{folder / NUMBERS} names tensors that are none of ours: it is damaged")
+    if numbers.get("format") != FORMAT:
+        raise BadCheckpoint(
+            f"{folder} has format {numbers.get('format')}, this version reads {FORMAT}: go on with the version that "
+            "wrote it, or begin anew"
+        )
+    return numbers
 
 
 def weights_digest(learner: Learner) -> str:
@@ -152,11 +205,3 @@ def weights_digest(learner: Learner) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

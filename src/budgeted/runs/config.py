@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,15 @@ from budgeted.registry import file_digest, source_of
 from budgeted.streams import Dataset, load, order_names
 from budgeted.streams.pixels import POLICIES
 from budgeted.streams.registry import absolute_name
+
+#: Numbers that no machine reaches, and that the libraries below us cannot hold.
+MOST = 2**63
+MOST_THREADS = 1024
+MOST_ITERATIONS = 10**9
+#: Bytes of a config file.
+MOST_CONFIG = 2**20
+CONFIG_SEAL = "config_sha256"
+"""of a run's configuration, in its own file"""
 
 
 @dataclass(frozen=True)
@@ -101,15 +109,22 @@ class RunConfig:
         for name in ("eval_every", "threads", "slots", "limit", "checkpoint_every", "eval_samples", "size"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {value}")
-        if self.iterations is not None and not (math.isfinite(self.iterations) and self.iterations >= 0):
-            raise BudgetedError(f"--iterations must not be negative or endless, got {self.iterations}")
+                raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {shown(value)}")
+        for name in ("eval_every", "slots", "limit", "checkpoint_every", "eval_samples", "batch_size", "seed", "size"):
+            value = getattr(self, name)
+            if value is not None and value >= MOST:
+                raise BudgetedError(f"--{name.replace('_', '-')} must be below 2^63, got {shown(value)}")
+        if self.threads > MOST_THREADS:
+            raise BudgetedError(f"--threads must be at most {MOST_THREADS}, got {shown(self.threads)}")
+        if self.iterations is not None and not 0 <= self.iterations <= MOST_ITERATIONS:  # also false for nan
+            most = f"0 to {MOST_ITERATIONS:,}"
+            raise BudgetedError(f"--iterations must be {most} steps per sample, got {shown(self.iterations)}")
         if self.resize not in POLICIES:
             raise UnknownName("resize policy", self.resize, POLICIES)
-        if self.decode_threads < 0:
-            raise BudgetedError(f"--decode-threads must be 0 or more, got {self.decode_threads}")
+        if not 0 <= self.decode_threads <= MOST_THREADS:
+            raise BudgetedError(f"--decode-threads must be 0 to {MOST_THREADS}, got {shown(self.decode_threads)}")
         if self.seed < 0:
-            raise BudgetedError(f"--seed must be 0 or more, got {self.seed}")
+            raise BudgetedError(f"--seed must be 0 or more, got {shown(self.seed)}")
 
     @property
     def network(self) -> str:
@@ -170,6 +185,8 @@ class RunConfig:
         cleaned: dict[str, Any] = {}
         for key, value in values.items():
             name = key.replace("-", "_")
+            if name == CONFIG_SEAL:  # of a run's own file, which may serve as a config file
+                continue
             if name not in known:
                 raise UnknownName(f"key in {where}", key, known)
             if not _fits(value, hints[name]):
@@ -178,14 +195,39 @@ class RunConfig:
         return cls(**cleaned)
 
 
+def refuse_other_config(known: Any, here: dict[str, Any], path: Path) -> None:
+    """A run goes on with the settings that it was begun with; what differs is named."""
+    if known == here:
+        return
+    told = known if isinstance(known, dict) else {}
+    flat, found = _by_name(told), _by_name(here)
+    differing = [
+        f"{name} {flat.get(name, 'not said')} then, {found.get(name, 'not said')} now"
+        for name in sorted({*flat, *found})
+        if flat.get(name) != found.get(name)
+    ]
+    raise BudgetedError(f"{path} has other settings than the run was made with ({'; '.join(differing)}): restore it")
+
+
+def _by_name(config: dict[str, Any]) -> dict[str, Any]:
+    parts = {f"{part}.{key}": value for part in ("settings", "sources") for key, value in config.get(part, {}).items()}
+    return {**{key: value for key, value in config.items() if key not in ("settings", "sources")}, **parts}
+
+
+def shown(number: float) -> str:
+    """A number for a message; one of thousands of digits cannot even be printed."""
+    return f"a number of {number.bit_length()} bits" if isinstance(number, int) and abs(number) >= MOST else str(number)
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """A config file: TOML or JSON, keys as the flags without dashes, other settings under [settings]."""
     try:
-        text = path.read_text()
+        with open(path, "rb") as file:  # `--config <(a program)` is no regular file
+            text = file.read(MOST_CONFIG).decode()
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise BudgetedError(f"cannot read the config file {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BudgetedError(f"{path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(found, dict):
         raise BudgetedError(f"{path} holds no table of keys and values")

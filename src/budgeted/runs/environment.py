@@ -17,9 +17,20 @@ from budgeted.runs.arithmetic import fingerprint, processor
 DECISIVE = ("torch", "threads", "cpu_capability", "machine", "device", "numpy", "arithmetic")
 
 
+def available(device: str) -> bool:
+    """Whether tensors can be put there: the processor, or a graphics card that is in the machine."""
+    try:
+        wanted = torch.device(device)
+    except RuntimeError:
+        return False
+    if wanted.type != "cuda":
+        return device == "cpu"
+    return torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count()
+
+
 def environment(threads: int, device: str) -> dict[str, Any]:
     """Everything worth knowing of where a run was made."""
-    if device != "cpu" and not torch.cuda.is_available():
+    if not available(device):
         raise BudgetedError(f"device {device!r} is not there: use --device cpu")
     return {
         "budgeted": __version__,

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
-import json
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
+from budgeted.learner.files import json_digest, open_own, part_of, read_json, remove, seal_holds, sealed, write_json
 from budgeted.learner.learner import Learner
+from budgeted.runs.config import CONFIG_SEAL
+from budgeted.runs.counter import StepCounter
+from budgeted.runs.records import Records
 
 CONFIG, ENVIRONMENT, RECORDS, SUMMARY = "config.json", "environment.json", "records.jsonl", "summary.json"
 CHECKPOINTS, LOCK, EXECUTED = "checkpoints", "lock", "executed_steps"
+SUMMARY_SEAL = "summary_sha256"
 _KEPT = 2  # checkpoints: the newest, and one before it in case the newest is damaged
+
+
+class Taken(BudgetedError):
+    """Another process writes the folder, or a run is in it already."""
 
 
 class RunFolder:
@@ -29,35 +33,62 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.records = Records(path / RECORDS)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Only one process writes; the lock is the kernel's, so a killed one leaves none behind."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with open(self.path / LOCK, "w") as file:
+        with open_own(self.path / LOCK, os.O_RDWR | os.O_CREAT) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
-                raise BudgetedError(
-                    f"another process is writing {self.path}: wait for it, or choose another folder"
-                ) from error
+                raise Taken(f"another process is writing {self.path}: wait for it, or choose another folder") from error
+            self._clear()
             yield
+
+    def busy(self) -> bool:
+        """Whether a process is writing it just now."""
+        try:
+            with open_own(self.path / LOCK, os.O_RDWR) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except (OSError, BudgetedError):
+            return False
+        return False
+
+    def _clear(self) -> None:
+        """What a killed writer left half-done."""
+        for name in (CONFIG, ENVIRONMENT, SUMMARY):
+            remove(part_of(self.path / name))
+        if (self.path / CHECKPOINTS).is_dir():
+            for scratch in (self.path / CHECKPOINTS).glob(".*.part"):
+                remove(scratch)
 
     # -- what is written once ----------------------------------------------------------------------------------
 
-    def begin(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
-        if (self.path / CONFIG).exists():
-            raise BudgetedError(
+    def refuse_another(self) -> None:
+        """A folder that holds a run, or files of the names that this one would write."""
+        if os.path.lexists(self.path / CONFIG):
+            raise Taken(
                 f"{self.path} already holds a run: go on with it by `budgeted run --resume {self.path}`, "
                 "or choose another folder"
             )
+        for name in (ENVIRONMENT, RECORDS, SUMMARY, CHECKPOINTS, EXECUTED):
+            if os.path.lexists(self.path / name):
+                raise BudgetedError(f"{self.path} holds a {name} without a {CONFIG}: choose another folder")
+
+    def begin(self, config: Mapping[str, Any], environment: Mapping[str, Any]) -> None:
+        """The configuration comes first: whatever else is there then belongs to the run."""
+        self.refuse_another()
+        write_config(self.path / CONFIG, config)
         self.write_environment(environment)
-        write_json(self.path / CONFIG, config)
 
     def config(self) -> dict[str, Any]:
-        return read_json(self.path / CONFIG)
+        return read_config(self.path / CONFIG)
 
     def environment(self) -> dict[str, Any]:
         return read_json(self.path / ENVIRONMENT)
@@ -66,33 +97,7 @@ class RunFolder:
         write_json(self.path / ENVIRONMENT, environment)
 
     def summary(self) -> dict[str, Any] | None:
-        return read_json(self.path / SUMMARY) if (self.path / SUMMARY).exists() else None
-
-    def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_json(self.path / SUMMARY, summary)
-
-    # -- records -----------------------------------------------------------------------------------------------
-
-    def append(self, record: Mapping[str, Any]) -> None:
-        """One line; it is in the file, whole, before the next checkpoint says so."""
-        with open(self.path / RECORDS, "a") as file:
-            file.write(json.dumps(record) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-
-    def records(self) -> list[dict[str, Any]]:
-        path = self.path / RECORDS
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text().splitlines()]
-
-    def keep_records(self, count: int) -> None:
-        """Cut off what was written after the checkpoint that is resumed, a torn last line included."""
-        path = self.path / RECORDS
-        lines = path.read_bytes().splitlines(keepends=True)[:count] if path.exists() else []
-        if len(lines) < count or any(not line.endswith(b"\n") for line in lines):
-            raise BudgetedError(f"{path} has fewer records than the checkpoint knows of: the folder is damaged")
-        replace_file(path, b"".join(lines))
+        return read_summary(self.path / SUMMARY) if os.path.lexists(self.path / SUMMARY) else None
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 
@@ -100,11 +105,13 @@ class RunFolder:
         folder = self.path / CHECKPOINTS
         folder.mkdir(exist_ok=True)
         target = folder / f"{learner.arrived:09d}"
-        if target.exists():  # repeated after a resume: the same bits
-            shutil.rmtree(target)
+        remove(target)  # repeated after a resume: the same bits
         state.write(learner, target, more)
+        self.drop_old_checkpoints()
+
+    def drop_old_checkpoints(self) -> None:
         for old in self._checkpoints()[_KEPT:]:
-            shutil.rmtree(old, ignore_errors=True)
+            remove(old)
 
     def read_checkpoint(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The newest checkpoint that is whole: tensors and numbers; None if there is none yet."""
@@ -119,54 +126,67 @@ class RunFolder:
         return None
 
     def _checkpoints(self) -> list[Path]:
-        """Newest first; what a killed writer left half-done does not count, and is cleared away."""
+        """Newest first."""
         folder = self.path / CHECKPOINTS
-        if not folder.exists():
+        if not os.path.lexists(folder):
             return []
-        for scratch in folder.glob(".*.part"):
-            shutil.rmtree(scratch, ignore_errors=True)
         return sorted((path for path in folder.iterdir() if path.name.isdigit()), reverse=True)
 
     # -- steps really executed, repeated ones included ----------------------------------------------------------
 
-    def step_counter(self) -> Any:
-        """A counter in a file, kept by the kernel: it survives a kill at any moment."""
-        path = self.path / EXECUTED
-        if not path.exists():
-            path.write_bytes(b"\0" * 8)
-        return np.memmap(path, dtype=np.int64, mode="r+", shape=(1,))
+    def step_counter(self, config: Mapping[str, Any], least: int | None) -> StepCounter:
+        return StepCounter(self.path / EXECUTED, json_digest(config), least)
 
 
-def records_digest(records: list[dict[str, Any]]) -> str:
-    """One hash over all records, wall-clock fields aside."""
-    digest = hashlib.sha256()
-    for record in records:
-        timeless = {key: value for key, value in record.items() if key != "seconds"}
-        digest.update(json.dumps(timeless, sort_keys=True).encode())
-    return digest.hexdigest()
+# -- what knows by itself whether it was changed ------------------------------------------------------------------
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    replace_file(path, (json.dumps(content, indent=1) + "\n").encode())
+def write_config(path: Path, config: Mapping[str, Any]) -> None:
+    write_json(path, sealed(config, CONFIG_SEAL))
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """The file has the old content or the new, never a part."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(scratch, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except OSError as error:
-        raise BudgetedError(f"{path.parent} is no run folder: cannot read {path.name} ({error.strerror})") from error
-    except ValueError as error:
-        raise BudgetedError(f"{path} is damaged: {error}") from error
-    if not isinstance(found, dict):
-        raise BudgetedError(f"{path} is damaged: it holds no table")
+def read_config(path: Path) -> dict[str, Any]:
+    """The configuration of a run; one from before it was sealed is taken as it is."""
+    found = read_json(path)
+    if CONFIG_SEAL in found and not seal_holds(found, CONFIG_SEAL):
+        raise BudgetedError(f"{path} was changed since the run was begun: restore it, or begin a new run")
+    found.pop(CONFIG_SEAL, None)
     return found
+
+
+def write_summary(path: Path, summary: Mapping[str, Any]) -> dict[str, Any]:
+    found = sealed(summary, SUMMARY_SEAL)
+    write_json(path, found)
+    return found
+
+
+#: What tables and the command show; a summary without them is none.
+_NUMBERS = ("a_auc", "a_last", "iterations", "samples", "bytes", "frozen_share", "train_seconds", "eval_seconds")
+_MAY_MISS = ("f_last", "klr", "kgr", "slots")
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """What came of a run; refused where it is not what was written."""
+    found = read_json(path)
+    # from before summaries were sealed if neither of two keys is there that came with the seal
+    if (SUMMARY_SEAL in found or "data" in found) and not seal_holds(found, SUMMARY_SEAL):
+        raise BudgetedError(f"{path} is not as the run wrote it: restore it, or remove it and resume the run")
+    spent, config = found.get("spent"), found.get("config")
+    fits = (
+        all(_is_number(found.get(name)) for name in _NUMBERS)
+        and all(name in found and (found[name] is None or _is_number(found[name])) for name in _MAY_MISS)
+        and isinstance(spent, dict)
+        and all(_is_number(spent.get(rule)) for rule in ("paper", "real"))
+        and isinstance(config, dict)
+        and isinstance(config.get("settings"), dict)
+        and isinstance(config.get("method"), str)
+        and {"seed", "compute", "iterations", "memory", "unlimited", "slots"} <= set(config)
+        and isinstance(found.get("environments", []), list)
+    )
+    if not fits:
+        raise BudgetedError(f"{path} is no summary of a run: restore it, or remove it and resume the run")
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

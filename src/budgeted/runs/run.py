@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,16 @@ from budgeted.budget import Rule, peak_memory
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
 from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
+from budgeted.learner.files import disk_errors
 from budgeted.learner.learner import Learner
-from budgeted.runs.config import RunConfig
-from budgeted.runs.environment import alike, environment, refuse_other
-from budgeted.runs.folder import CONFIG, ENVIRONMENT, RunFolder, records_digest
+from budgeted.runs.config import RunConfig, refuse_other_config
+from budgeted.runs.content import content_of, refuse_other_content
+from budgeted.runs.environment import alike, available, environment, refuse_other
+from budgeted.runs.folder import CONFIG, ENVIRONMENT, SUMMARY, RunFolder, write_summary
 from budgeted.runs.knowledge import Knowledge, knowledge
 from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, domain_metrics, f_last
 from budgeted.runs.plan import Planner, boundaries_of
+from budgeted.runs.records import records_digest
 
 DEFAULT_SLOTS = 200
 NAMED_BAD = 20
@@ -55,14 +59,16 @@ class Run:
         self.folder = folder
         self.environments = [here]  # of every sitting whose arithmetic is in the bits, in order
         torch.set_num_threads(config.threads)
-        self.dataset = config.load_data()
-        self.stream = streams.stream_of(self.dataset, config.stream, config.seed, limit=config.limit)
-        chosen = fixed_subset(self.dataset.test_labels, config.eval_samples)
-        test_images, chosen = streams.held(self.dataset.test_images, chosen, config.skip_bad)
-        self.test_images: Tensor | streams.Images = (
-            as_tensor(test_images) if isinstance(test_images, np.ndarray) else test_images
-        )
-        self.test_labels: NDArray[np.int64] = self.dataset.test_labels[chosen]
+        with _data_errors(config.dataset):
+            self.dataset = config.load_data()
+            self.stream = streams.stream_of(self.dataset, config.stream, config.seed, limit=config.limit)
+            chosen = fixed_subset(self.dataset.test_labels, config.eval_samples)
+            test_images, chosen = streams.held(self.dataset.test_images, chosen, config.skip_bad)
+            self.test_images: Tensor | streams.Images = (
+                as_tensor(test_images) if isinstance(test_images, np.ndarray) else test_images
+            )
+            self.test_labels: NDArray[np.int64] = self.dataset.test_labels[chosen]
+            self.content = content_of(self.dataset, self.stream, test_images, self.test_labels)
         self.test_domains = None if self.dataset.test_domains is None else self.dataset.test_domains[chosen]
         self.position = 0  # samples that have arrived: those learned from, and the bad ones that were passed over
         self.bad = 0
@@ -76,6 +82,7 @@ class Run:
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
         self.train_seconds = self.eval_seconds = 0.0
         self.sittings = 1
+        self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
 
     def _build_learner(self) -> Learner:
@@ -96,7 +103,9 @@ class Run:
     # -- the run -------------------------------------------------------------------------------------------------
 
     def resume(self, tensors: dict[str, Any], numbers: dict[str, Any]) -> None:
-        """Take up a checkpoint."""
+        """Take up a checkpoint; refused, with what differs, if it is not of this very run."""
+        refuse_other_config(numbers.get("config"), self.config.to_json(), self.folder.path / CONFIG)
+        refuse_other_content(numbers["data"], self.content)
         if numbers.get("stream") != self.stream.fingerprint():
             raise BudgetedError(
                 "the checkpoint was made on another stream (other data or another order): restore the data set"
@@ -106,9 +115,9 @@ class Run:
                 "the checkpoint was made with other iterations than this version derives from the budget: go on with "
                 "the version that began the run, or begin it anew"
             )
+        known = sittings_of(numbers, self.folder)
         state.restore(self.learner, tensors, numbers)
-        self.folder.keep_records(int(numbers["records"]))
-        self.records = self.folder.records()
+        self.records = self.folder.records.take_up(numbers["records"])
         self.accuracies = [float(record["accuracy"]) for record in self.records if record["periodic"]]
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
@@ -116,22 +125,26 @@ class Run:
         self.bad, self.first_bad = numbers.get("bad", (0, []))
         self.wait_seconds = float(numbers.get("wait_seconds", 0.0))
         self.sittings = int(numbers["sittings"]) + 1
-        known = sittings_of(numbers, self.folder)
+        self.executed = numbers["executed"]
         self.environments = known if alike(known[-1], self.environments[0]) else [*known, self.environments[0]]
+        self.folder.drop_old_checkpoints()  # a kill may have come between writing one and dropping one
 
     def execute(self, report: Report | None = None) -> dict[str, Any]:
         """Drive the stream to its end; answers with the summary, which is also written."""
-        with streams.arriving(
-            self.dataset,
-            self.stream.from_sample(self.position),
-            threads=self.config.decode_threads,
-            skip_bad=self.config.skip_bad,
-        ) as samples:
-            return self._execute(samples, report)
+        self.counter = self.folder.step_counter(self.config.to_json(), self.executed)
+        try:
+            with streams.arriving(
+                self.dataset,
+                self.stream.from_sample(self.position),
+                threads=self.config.decode_threads,
+                skip_bad=self.config.skip_bad,
+            ) as samples:
+                return self._execute(samples, report)
+        finally:
+            self.counter.close()
 
     def _execute(self, samples: streams.Arriving, report: Report | None) -> dict[str, Any]:
-        executed = self.folder.step_counter()
-        before = executed[0] - self.learner.steps
+        self._counted = self.learner.steps
         started = time.perf_counter()
         stopping = self.learner.settings.learner.on_spent == "stop"
         waited = self.wait_seconds
@@ -148,23 +161,26 @@ class Run:
             if arrived == len(self.stream):
                 self.learner.flush()
             self.train_seconds += time.perf_counter() - start
-            executed[0] = before + self.learner.steps
+            self._count()
             if arrived % self.config.eval_every == 0 or arrived == len(self.stream) or arrived in self.moments:
                 self._evaluate(arrived)
-                executed[0] = before + self.learner.steps
             if arrived in self.moments and arrived < len(self.stream) and self.learner.boundaries:
                 start = time.perf_counter()
                 self.learner.end_task()
                 self.train_seconds += time.perf_counter() - start
+            self._count()
             if report is not None:
                 report(self._progress(arrived, time.perf_counter() - started))
             if arrived % self.checkpoint_every == 0 or arrived == len(self.stream):
                 self._checkpoint()
         if not self.records or self.records[-1]["samples"] != self.position:
             self._evaluate(self.position, last=True)
-        summary = self._summary(int(executed[0]))
-        self.folder.write_summary(summary)
-        return summary
+            self._count()
+        return write_summary(self.folder.path / SUMMARY, self._summary())
+
+    def _count(self) -> None:
+        self.counter.add(self.learner.steps - self._counted)
+        self._counted = self.learner.steps
 
     def _pass_over(self, sample: streams.Bad) -> None:
         """A bad sample, where the user allows that; counted, and the first few are named in the summary."""
@@ -203,7 +219,7 @@ class Run:
         }
         if self.test_domains is not None and arrived in self.moments:
             record["by_domain"] = self._by_domain(predicted, arrived)
-        self.folder.append(record)
+        self.folder.records.append(record)
         self.records.append(record)
         if periodic:
             self.accuracies.append(score.accuracy)
@@ -244,12 +260,16 @@ class Run:
         return [self.learner.iterations, self.learner.memory.capacity, None if compute is None else compute.amount]
 
     def _checkpoint(self) -> None:
+        self.counter.sync()
         self.folder.write_checkpoint(
             self.learner,
             {
+                "config": self.config.to_json(),
+                "data": self.content,
                 "stream": self.stream.fingerprint(),
                 "plan": self._planned,
-                "records": len(self.records),
+                "records": self.folder.records.state(),
+                "executed": self.counter.count,
                 "previous": self.previous,
                 "environments": self.environments,
                 "position": self.position,
@@ -266,7 +286,7 @@ class Run:
         mean = float(np.mean(self.accuracies)) if self.accuracies else 0.0
         return Progress(arrived, len(self.stream), latest, mean, self.learner, seconds)
 
-    def _summary(self, executed_steps: int) -> dict[str, Any]:
+    def _summary(self) -> dict[str, Any]:
         learner = self.learner
         return {
             **summarise(self.records, self.moments),
@@ -281,7 +301,7 @@ class Run:
             "slots": learner.memory.capacity,
             "iterations": learner.steps,
             "iterations_per_sample": learner.iterations,
-            "executed_steps": executed_steps,
+            "executed_steps": self.counter.count,
             "sittings": self.sittings,
             "samples": learner.arrived,
             "skipped": self.bad,
@@ -296,6 +316,7 @@ class Run:
             "peak_memory": peak_memory(),
             "weights_sha256": state.weights_digest(learner),
             "records_sha256": records_digest(self.records),
+            "data": self.content,
             "environments": self.environments,
             "seed": self.config.seed,
             "config": self.config.to_json(),
@@ -332,9 +353,8 @@ def summarise(records: list[dict[str, Any]], moments: list[int]) -> dict[str, An
 def start(config: RunConfig, path: Path, report: Report | None = None) -> dict[str, Any]:
     """Begin a run in a new folder."""
     folder = RunFolder(path)
-    with _disk_errors(path), folder.locked():
-        if folder.path.joinpath("config.json").exists():
-            folder.begin({}, {})  # says that there is a run already
+    with disk_errors(path, _go_on(path)), folder.locked():
+        folder.refuse_another()
         config = config.with_sources()
         here = environment(config.threads, config.device)
         run = Run(config, folder, here)  # a mistake in the configuration leaves no folder that looks like a run
@@ -343,32 +363,40 @@ def start(config: RunConfig, path: Path, report: Report | None = None) -> dict[s
 
 
 def resume(path: Path, report: Report | None = None, *, accept_other_arithmetic: bool = False) -> dict[str, Any]:
-    """Go on with a run; one that is complete answers with its summary.
+    """Go on with a run; one that is complete answers with its summary, and nothing is written.
 
     accept_other_arithmetic: go on where sums come out otherwise than where the run was begun; it will say so.
     """
     folder = RunFolder(path)
     if not path.is_dir():
         raise BudgetedError(f"{path} is no folder: give the folder of a run")
-    if not (path / CONFIG).is_file():
+    if not os.path.lexists(path / CONFIG):
         raise BudgetedError(f"{path} is no run folder: it has no {CONFIG}")
-    with _disk_errors(path), folder.locked():
-        config = RunConfig.from_mapping(folder.config(), str(path / "config.json"))
+    with disk_errors(path, _go_on(path)):
+        config = RunConfig.from_mapping(folder.config(), str(path / CONFIG))
         done = folder.summary()
         if done is not None:
+            refuse_other_config(done["config"], config.to_json(), path / CONFIG)
             return done
-        config.refuse_other_sources()
-        here = environment(config.threads, config.device)
-        found = folder.read_checkpoint()
-        if found is not None and not accept_other_arithmetic:
-            refuse_other(sittings_of(found[1], folder)[-1], here)
-        run = Run(config, folder, here)
-        if found is None:  # nothing was kept: it begins anew, and its bits are this machine's
-            folder.keep_records(0)
-            folder.write_environment(here)
-        else:
-            run.resume(*found)
-        return run.execute(report)
+        with folder.locked():
+            config.refuse_other_sources()
+            if not available(config.device):
+                raise BudgetedError(f"the run was begun on {config.device}, which is not here: resume it where it is")
+            here = environment(config.threads, config.device)
+            found = folder.read_checkpoint()
+            if found is not None and not accept_other_arithmetic:
+                refuse_other(sittings_of(found[1], folder)[-1], here)
+            run = Run(config, folder, here)
+            if found is None:  # nothing was kept: it begins anew, and its bits are this machine's
+                folder.records.begin()
+                folder.write_environment(here)
+            else:
+                run.resume(*found)
+            return run.execute(report)
+
+
+def _go_on(path: Path) -> str:
+    return f"`budgeted run --resume {path}`"
 
 
 def sittings_of(numbers: dict[str, Any], folder: RunFolder) -> list[dict[str, Any]]:
@@ -380,21 +408,13 @@ def sittings_of(numbers: dict[str, Any], folder: RunFolder) -> list[dict[str, An
     return found
 
 
-class _disk_errors:
-    """A full disk or a read-only folder is a one-line error; what was written before stays whole."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        text = str(error)
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        if full or "No space left" in text or "File too large" in text:
-            raise BudgetedError(
-                f"the disk of {self.path} is full: free some room, then `budgeted run --resume {self.path}`"
-            ) from error
-        if isinstance(error, OSError):
-            raise BudgetedError(f"cannot work in {self.path}: {error.strerror or error}") from error
+@contextmanager
+def _data_errors(dataset: str) -> Iterator[None]:
+    """What cannot be read of the data is no fault of the run's folder."""
+    try:
+        yield
+    except OSError as error:
+        where = dataset if error.filename is None else error.filename
+        raise BudgetedError(
+            f"cannot read the data of {dataset}: {where}: {error.strerror or error}: check that it may be read"
+        ) from error

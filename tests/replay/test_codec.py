@@ -208,6 +208,7 @@ def test_a_sample_of_several_tensors_comes_back_as_one() -> None:
     for number in range(4):
         given = {"words": torch.full((3,), number, dtype=torch.int32), "picture": torch.full((2, 2), number).byte()}
         store(memory, GreedyBalanced(), given, number, np.random.default_rng(number))
+    assert [part.shape for part in memory.gather(slots()).samples.values()] == [(0, 2, 2), (0, 3)]
     batch = memory.gather(slots(2, 0))
     assert sorted(batch.samples) == ["picture", "words"]
     assert batch.samples["picture"].shape == (2, 2, 2)

@@ -39,7 +39,7 @@ class Trimmed(Codec):
             torch.cat([code, torch.zeros(int(zeros), dtype=torch.uint8)])
             for code, zeros in zip(stored[CODE], stored["zeros"], strict=True)
         ]
-        return torch.stack(padded) if padded else torch.zeros(0, LENGTH, dtype=torch.uint8)
+        return torch.stack(padded)
 
 
 class Nearest(Codec):

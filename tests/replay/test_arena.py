@@ -26,11 +26,12 @@ def assert_holds(arena: Arena, model: dict[int, np.ndarray]) -> None:
 
 operations = st.lists(
     st.tuples(st.sampled_from(["write", "clear", "move", "reload"]), st.integers(0, SLOTS - 1), st.integers(0, 3000)),
+    min_size=25,
     max_size=60,
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(operations)
 def test_any_sequence_of_changes_leaves_what_a_dictionary_would_hold(sequence: list[tuple[str, int, int]]) -> None:
     arena, model = Arena(), dict[int, np.ndarray]()

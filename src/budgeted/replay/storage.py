@@ -179,9 +179,15 @@ class Storage:
         return held
 
     def samples(self, slots: Slots) -> Samples:
-        """The samples in these slots."""
+        """The samples in these slots; a codec need not know what a batch of none is."""
+        if len(slots) == 0:
+            nothing = {each.name: torch.zeros((0, *each.shape), dtype=each.dtype) for each in self.sample}
+            return self._there(nothing if len(nothing) > 1 else nothing[self.sample[0].name])
         samples = self.codec.decode(self.encoded(slots))
         self._check_samples(samples, f"codec {type(self.codec).__name__} decodes", (len(slots),))
+        return self._there(samples)
+
+    def _there(self, samples: Samples) -> Samples:
         if isinstance(samples, Mapping):
             return {name: part.to(self._device) for name, part in samples.items()}
         return samples.to(self._device)

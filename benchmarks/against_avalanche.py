@@ -78,11 +78,11 @@ def budgeted_side(iterations: int, optimizer: str, size: int) -> Chunk:
     from budgeted.problems.augment import Augmentation
     from budgeted.learner.learner import DataFacts, Learner
     from budgeted.learner.settings import LearnerSettings, Settings
-    from budgeted.methods import method
+    from budgeted.methods import METHODS
 
     learner = Learner(
         models.build("mlp", classes=CLASSES, input_shape=(1, size, size)),
-        method("er"),
+        METHODS["er"],
         DataFacts((1, size, size), (0.5,), (0.25,), classes=CLASSES),
         slots=SLOTS,
         iterations=1 / NEW,

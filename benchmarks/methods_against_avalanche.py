@@ -198,16 +198,15 @@ def of_whole_tasks(fisher: bool, memory: bool) -> type[Any]:
             super().end_task()
             if fisher:
                 for images, labels in self._batches:
-                    with self.learner.aside(), torch.enable_grad():
-                        loss = F.cross_entropy(self.learner.model(images), labels)
+                    with self.learner.network.aside(), torch.enable_grad():
+                        loss = F.cross_entropy(self.learner.network.model(images), labels)
                         gradients = torch.autograd.grad(loss, list(self._parameters().values()))
                     for values, gradient in zip(summed.values(), gradients, strict=True):
                         values.addcmul_(gradient, gradient, value=1 / len(self._batches))
                 self.importance = summed
             if memory:
                 shut, self.learner.selection.select = self.learner.selection.select, self._select
-                for sample, row in self._arrived:
-                    self.learner._store(sample, row)
+                self.learner._offer(self._arrived, [None] * len(self._arrived))
                 self.learner.selection.select = shut
             self._batches.clear()
             self._arrived.clear()

@@ -22,7 +22,7 @@ from budgeted import models, streams
 from budgeted.audit import ExecutedOnData
 from budgeted.learner.learner import Learner
 from budgeted.runs.plan import facts_of
-from budgeted.methods import method
+from budgeted.methods import METHODS
 from budgeted.runs.environment import environment
 
 NAMES = ("vanilla", "al")
@@ -31,7 +31,7 @@ AUDIT_EVERY = 11  # no multiple of the refresh, so that refreshed steps are amon
 
 def learner(name: str, data: streams.Dataset, samples: int, model: str, seed: int) -> Learner:
     built = models.build(model, classes=1, input_shape=data.info.input_shape, seed=seed)
-    return Learner(built, method(name), facts_of(data.info, samples), slots=1270, iterations=1.0, seed=seed)
+    return Learner(built, METHODS[name], facts_of(data.info, samples), slots=1270, iterations=1.0, seed=seed)
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from budgeted.freezing.policies import NO_BLOCKS
 from budgeted.problems.augment import Augmentation, Augmenter
 from budgeted.learner.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
-from budgeted.methods import method
+from budgeted.methods import METHODS
 from budgeted.runs.environment import environment
 
 CLASSES, SLOTS, BATCH, NEW_IN_ER = 10, 500, 16, 8
@@ -107,7 +107,7 @@ class Pair:
         facts = DataFacts(shape, (0.5,) * shape[0], (0.25,) * shape[0], classes=CLASSES)
         self.learner = Learner(
             models.build(arguments.model, classes=CLASSES, input_shape=shape),
-            method(name),
+            METHODS[name],
             facts,
             slots=SLOTS,
             iterations=1 / self.new,
@@ -117,7 +117,7 @@ class Pair:
         if name == "al-sar":
             self.learner.freezing.policy = NothingFrozen()
         self.stream = samples(shape, seed=2)
-        channels_last = self.learner.memory_format == torch.channels_last
+        channels_last = self.learner.problem.memory_format == torch.channels_last
         model = models.build(arguments.model, classes=CLASSES, input_shape=shape)
         self.bare = bare_replay(
             model,
@@ -180,14 +180,14 @@ def compare(pair: Pair, pairs: int, warm_up: int) -> dict[str, Any]:
 def breakdown(pair: Pair, steps: int) -> dict[str, float]:
     """Mean milliseconds of a learner's step by part; the timers' own time is in them."""
     learner, watch = pair.learner, Stopwatch()
-    freezing, sampled = learner.freezing, learner.sampled
+    freezing, sampled = learner.freezing, learner.network.sampled
     for owner, name, part in (
         (pair, "learner_step", "loop, loss, optimizer"),
-        (learner, "_store", "store"),
+        (learner, "_offer", "store"),
         (learner.retrieval, "draw", "retrieval draw"),
         (learner.memory, "gather", "gather"),
-        (learner.augmenter, "vary", "augment"),
-        (learner.augmenter, "normalise", "augment"),
+        (learner.problem.augmenter, "vary", "augment"),
+        (learner.problem.augmenter, "normalise", "augment"),
         (learner.model, "forward", "model forward"),
         (freezing, "backward", "freezing bookkeeping"),
         (freezing.policy, "decide", "feature gradient and decision"),

@@ -218,8 +218,8 @@ class Seen:
     """An augmenter that notes the raw batches it is given."""
 
     def __init__(self, learner: Learner) -> None:
-        self.augmenter = learner.augmenter
-        self.normalise = learner.augmenter.normalise
+        self.augmenter = learner.problem.augmenter
+        self.normalise = learner.problem.augmenter.normalise
         self.learner = learner
         self.batches: list[Tensor] = []
         self.stored: list[int] = []
@@ -233,7 +233,7 @@ class Seen:
 def test_er_trains_on_eight_arrived_and_eight_drawn() -> None:
     learner = make("er", slots=40, settings=settings_of(METHODS["er"], batch_size=16))
     seen = Seen(learner)
-    learner.augmenter = seen  # type: ignore[assignment]
+    learner.problem.augmenter = seen  # type: ignore[assignment]
     stream = [*samples(27)]
     for arrived, (image, label) in enumerate(stream, 1):
         learner.learn(image, label)
@@ -297,7 +297,7 @@ def test_lower_precision_uses_unscaled_gradients(precision: str) -> None:
         learner._step()
         learners.append(learner)
     low = learners[1]
-    assert (low.scaler is not None) == (precision == "float16")
+    assert (low.network.scaler is not None) == (precision == "float16")
     assert all(parameter.dtype == torch.float32 for parameter in low.model.parameters())
     # both steps start from the same weights and batch: rounding differs, but not a scale of 2^16
     full_rows, low_rows = told[0].rows[0], told[1].rows[0]
@@ -319,10 +319,10 @@ def test_lower_precision_uses_unscaled_gradients(precision: str) -> None:
 def test_an_overflow_of_float16_spoils_no_average() -> None:
     """A scale grows until gradients overflow: the scaler leaves such a step out, and so must whoever keeps averages."""
     learner = make("al-sar", settings=settings_of(METHODS["al-sar"], autocast="float16"))
-    learner.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    learner.network.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
     for image, label in samples(40):
         learner.learn(image, label)
-    assert learner.scaler.get_scale() < 2.0**40
+    assert learner.network.scaler.get_scale() < 2.0**40
     assert all(bool(torch.isfinite(parameter).all()) for parameter in learner.model.parameters())
     assert all(bool(torch.isfinite(tensor).all()) for tensor in learner.retrieval.state().values())
     assert np.isfinite([*learner.freezing.policy.fisher.values()]).all()  # type: ignore[attr-defined]

@@ -19,7 +19,7 @@ from budgeted.methods import METHODS, Method
 from budgeted.methods.aser import ASER
 from budgeted.replay import AdversarialShapley, ShapleySelection
 from budgeted.replay.aser import decisions, of_every_class
-from budgeted.replay.shapley import features_of, shapley_values
+from budgeted.replay.shapley import shapley_values
 from tests.bright_rows import SHAPE, samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
@@ -39,6 +39,10 @@ def taught(name: str = "aser", count: int = 40, slots: int = 20, model: str = "m
     learner = learner_of(COMPOSED[name], model, settings=settings(**aser), slots=slots)
     feed(learner, 0, count)
     return learner
+
+
+def features_of(learner: Learner, images: Tensor) -> Tensor:
+    return learner.network.features("retrieval", learner.inputs_of(images))
 
 
 def stream_batch() -> tuple[Tensor, Tensor]:

@@ -171,7 +171,7 @@ def test_the_teacher_is_the_model_at_the_boundary_and_stays() -> None:
 def test_withheld_samples_are_of_every_class_and_never_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learner_of(BIC, own=SOON, slots=200)
     trained: set[bytes] = set()
-    augmenter = learner.augmenter
+    augmenter = learner.problem.augmenter
 
     class Noting:
         normalise = augmenter.normalise
@@ -180,7 +180,7 @@ def test_withheld_samples_are_of_every_class_and_never_trained_on(monkeypatch: p
             trained.update(image.numpy().tobytes() for image in batch)
             return augmenter(batch, rng)
 
-    monkeypatch.setattr(learner, "augmenter", Noting())
+    monkeypatch.setattr(learner.problem, "augmenter", Noting())
     feed(learner, 0, 90)
     learner.flush()
     technique = technique_of(learner)

@@ -70,7 +70,7 @@ def test_the_fisher_information_is_not_zero_after_a_task_and_says_so_of_every_la
 def hand(learner: Learner, step: Step, loss_more: Tensor | float = 0.0) -> dict[str, Tensor]:
     """Gradients by a full backward of the whole loss."""
     names = dict(learner.model.named_parameters())
-    with learner.aside():
+    with learner.network.aside():
         loss = F.cross_entropy(learner.model(step.inputs), step.labels) + loss_more
     return dict(zip(names, torch.autograd.grad(loss, list(names.values())), strict=True))
 
@@ -165,7 +165,7 @@ def test_frozen_blocks_are_left_alone() -> None:
 def test_a_step_that_the_scaler_leaves_out_is_not_averaged() -> None:
     learner, technique = after_a_task()
     before = {name: values.clone() for name, values in technique.fisher.items()}
-    learner.scaler = torch.amp.GradScaler("cpu")
+    learner.network.scaler = torch.amp.GradScaler("cpu")
     for parameter in learner.model.parameters():
         parameter.grad = torch.full_like(parameter, torch.inf)
     technique.after_backward(some_step(learner))

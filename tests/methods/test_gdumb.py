@@ -155,12 +155,12 @@ def test_every_training_step_is_charged_as_executed() -> None:
 
 def test_it_runs_as_many_steps_as_are_due(caplog: pytest.LogCaptureFixture) -> None:
     learner = made(iterations=0.5, slots=40)
-    price = learner.practice_price(8).real
+    price = learner.network.practice_price(8).real
     feed(learner, 0, 24)  # 12 steps due, 3 of them a pass
     learner.before_prediction()
     spent = learner.ledger.spent.real
     assert spent >= 12 * price  # the head has grown since
-    assert spent == 12 * learner.practice_price(8).real
+    assert spent == 12 * learner.network.practice_price(8).real
     feed(learner, 24, 28)
     with caplog.at_level(logging.WARNING, "budgeted"):
         learner.before_prediction()
@@ -172,7 +172,7 @@ def test_it_runs_as_many_steps_as_are_due(caplog: pytest.LogCaptureFixture) -> N
     feed(learner, 28, 29)
     learner.before_prediction()
     assert learner.due == 0
-    assert learner.ledger.spent.real == spent + 22 * learner.practice_price(8).real
+    assert learner.ledger.spent.real == spent + 22 * learner.network.practice_price(8).real
 
 
 def test_a_fraction_of_an_iteration_makes_it_wait_for_no_evaluation() -> None:

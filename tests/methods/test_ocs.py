@@ -18,7 +18,6 @@ from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
 from budgeted.methods.ocs import OnlineCoreset, coreset_scores
-from budgeted.network.per_sample import PerSampleGradients
 from tests.bright_rows import samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
@@ -46,7 +45,7 @@ def scores_by_hand(
     learner: Learner, images: Tensor, labels: Tensor, stored: tuple[Tensor, Tensor], tau: float
 ) -> Tensor:
     """The paper's three terms, each written down as it stands there."""
-    with learner.aside():
+    with learner.network.aside():
         each = [gradient(learner, images[i : i + 1], labels[i : i + 1]) for i in range(len(labels))]
         mean = torch.stack(each).mean(0)
         past = gradient(learner, *stored) if len(stored[1]) else None
@@ -85,13 +84,13 @@ def test_the_pick_maximises_the_score_over_all_choices(model: str) -> None:
     assert tuple(sorted(picked.tolist())) == best
     assert sorted(choices.values())[-1] > sorted(choices.values())[-2] + 1e-4  # no other would do as well
     assert all(torch.equal(state[name], tensor) for name, tensor in learner.model.state_dict().items())
-    learner._waiting, learner._picked = [*zip(images, labels.tolist(), strict=True)], picked.tolist()
+    learner.waiting, learner.picked = [*zip(images, labels.tolist(), strict=True)], picked.tolist()
     learner._stacked = None
     stored_before, learner.memory._slots = len(learner.memory), None
-    learner._due.reset()
+    learner.pace.reset()
     learner.flush()  # just those that were picked are offered, and a pick holds for its own samples alone
     assert len(learner.memory) == stored_before + 4
-    assert learner._picked is None
+    assert learner.picked is None
 
 
 @pytest.mark.parametrize("affinity", [False, True])
@@ -101,8 +100,7 @@ def test_scores_are_the_papers(affinity: bool) -> None:
     images, labels = arrived(12)
     batch = learner.memory.gather(np.arange(5 if affinity else 0))
     stored = batch.samples, batch.labels
-    gradients = PerSampleGradients(learner.model)
-    found = coreset_scores(learner, gradients, images, labels, stored, 3.0).double()
+    found = coreset_scores(learner, images, labels, stored, 3.0).double()
     torch.testing.assert_close(found, scores_by_hand(learner, images, labels, stored, 3.0), rtol=1e-4, atol=1e-4)
 
 
@@ -110,7 +108,7 @@ class Seen:
     """Stands in for the augmentation and keeps the batches that training sees."""
 
     def __init__(self, learner: Learner) -> None:
-        self.augmenter, self.batches = learner.augmenter, []  # type: ignore[var-annotated]
+        self.augmenter, self.batches = learner.problem.augmenter, []  # type: ignore[var-annotated]
 
     def __call__(self, batch: Tensor, rng: np.random.Generator) -> Tensor:
         self.batches.append([image.numpy().tobytes() for image in batch])
@@ -123,7 +121,7 @@ class Seen:
 def test_half_of_what_arrived_is_trained_on_and_the_last_half_is_stored() -> None:
     learner = made(slots=40, iterations=0.5)
     seen = Seen(learner)
-    learner.augmenter = seen  # type: ignore[assignment]
+    learner.problem.augmenter = seen  # type: ignore[assignment]
     stream = [image.numpy().tobytes() for image, _ in samples(27)]
     for number, (image, label) in enumerate(samples(24), 1):
         learner.learn(image, label)

@@ -54,7 +54,7 @@ def test_uncertainty_is_how_little_the_views_agree() -> None:
     votes: list[list[int]] = [[] for _ in slots]
     learner.model.eval()
     for _ in range(7):
-        views = learner.augmenter(stored, generator)
+        views = learner.problem.augmenter(stored, generator)
         for place, view in enumerate(views):
             with torch.no_grad():
                 votes[place].append(int(learner.model(view[None]).argmax()))

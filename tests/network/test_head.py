@@ -71,7 +71,7 @@ def test_a_class_that_appears_late_moves_nothing_learned(name: str) -> None:
     weight, state = learner.head.weight.detach().clone(), dict(learner.optimizer.state[learner.head.weight])
     assert state or name == "gdumb"  # which starts every training with an optimizer that remembers nothing
     learner.iterations = 0.0
-    learner._due.reset()
+    learner.pace.reset()
     learner.learn(images(1)[0], 77)
     assert learner.class_labels[-1] == 77
     assert learner.rows_of([77, 5]) == [2, -1]

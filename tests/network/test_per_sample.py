@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
 from budgeted.audit import ExecutedOps
-from budgeted.replay import per_sample
+from budgeted.network import per_sample
 from budgeted.network.per_sample import PerSampleGradients, flat
 from tests.nets import NETS
 from tests.network.layers import CASES, built, channels_last, random

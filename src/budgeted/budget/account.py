@@ -15,6 +15,7 @@ class Account:
         self.ledger = ledger
         self.in_step = False
         self._aside: dict[Purpose, Cost] = {}
+        self._own = NOTHING
 
     @property
     def aside(self) -> Cost:
@@ -23,7 +24,13 @@ class Account:
 
     def begin_step(self) -> None:
         self.in_step = True
-        self._aside.clear()
+        self._clear()
+
+    def owe(self, own: Cost) -> None:
+        """The step's own forward, backward and update: refused if they cannot be paid; if they can, whatever is still
+        run beside them leaves enough for them."""
+        self.require(own)
+        self._own = own
 
     def end_step(self, costs: Mapping[Purpose, Cost], steps: int = 1) -> dict[Purpose, Cost]:
         """Charge the step, and what was run beside it; answers with all of it by purpose."""
@@ -36,7 +43,7 @@ class Account:
 
     def drop_step(self) -> None:
         self.in_step = False
-        self._aside.clear()
+        self._clear()
 
     def charge(self, purpose: Purpose, cost: Cost) -> None:
         """Charge what was run: with the step under way, or at once between steps."""
@@ -48,9 +55,13 @@ class Account:
 
     def affords(self, cost: Cost) -> bool:
         """Would this fit into what is left of the compute?"""
-        return self.ledger.compute is None or self.ledger.affords(cost + self.aside)
+        return self.ledger.compute is None or self.ledger.affords(cost + self.aside + self._own)
 
     def require(self, cost: Cost) -> None:
         """Refuse what cannot be paid, before it is run."""
         if not self.affords(cost):
-            self.ledger.refuse(cost + self.aside)
+            self.ledger.refuse(cost + self.aside + self._own)
+
+    def _clear(self) -> None:
+        self._aside.clear()
+        self._own = NOTHING

@@ -205,7 +205,7 @@ class Learner(Lends):
             self._observe(step, drawn.labels)
             self.account.charge("retrieval", Cost(0, self.retrieval.price()))
             own, most = total(done.costs.values()), self.most(len(step.labels))
-            self.account.require(own)
+            self.account.owe(own)
             self.pace.met(self.under(self.account.aside), self.under(own + self.account.aside) - most)
             self.network.update()
             moved = True

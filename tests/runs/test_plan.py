@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from budgeted import models, streams
-from budgeted.budget import Budget, Rule, parse_bytes, parse_compute, total
+from budgeted.budget import NOTHING, Budget, Rule, parse_bytes, parse_compute, total
 from budgeted.errors import BudgetedError
+from budgeted.learner.rehearsal import Rehearsed
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
-from budgeted.runs.plan import Foreseen, per_step
 from budgeted.runs.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_within
 from budgeted.methods import METHODS
 from budgeted.replay import bytes_per_slot
@@ -154,14 +154,19 @@ def test_planned_slots_are_what_a_learner_has_room_for(name: str) -> None:
         assert learner.nbytes() <= budget
 
 
+def of_steps_alone(learner: Learner, batch: int) -> Rehearsed:
+    nominal = learner.network.nominal(batch)
+    return Rehearsed(nominal, {}, (total(nominal.values()),), (NOTHING,), 0)
+
+
 @pytest.mark.parametrize("batch", [2, 4, 5])
 @pytest.mark.parametrize("unit", ["MAC", "FLOP"])
 def test_an_impossible_compute_budget_says_the_smallest_possible_which_works(unit: str, batch: int) -> None:
     info, known = streams.info("digits"), built("vanilla")
     with pytest.raises(BudgetedError, match="the smallest possible budget is") as refused:
-        iterations_within(Foreseen(per_step(known, batch), {}, None), parse_compute(f"1{unit}"), 100)
+        iterations_within(of_steps_alone(known, batch), parse_compute(f"1{unit}"), 100)
     smallest = parse_compute(str(refused.value).split()[-1])
-    assert iterations_within(Foreseen(per_step(known, batch), {}, None), smallest, 100) == pytest.approx(0.01)
+    assert iterations_within(of_steps_alone(known, batch), smallest, 100) == pytest.approx(0.01)
     learner = Learner(
         models.build("cnn8", classes=1, input_shape=info.input_shape),
         METHODS["vanilla"],

@@ -12,7 +12,6 @@ from torch.func import functional_call, grad, vmap
 
 from budgeted.budget import Budget, Compute
 from budgeted.learner import Learner, LearnerSettings, Settings
-from budgeted.learner.evaluated_gradients import sampled_in_evaluation
 from budgeted.methods import METHODS
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
@@ -30,7 +29,7 @@ def test_each_row_is_the_gradient_of_one_samples_loss() -> None:
     images = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     statistics = {name: buffer.clone() for name, buffer in learner.model.named_buffers()}
-    found = sampled_in_evaluation(learner, images, labels)
+    found, read = learner.network.sampled_in_evaluation(images, lambda outputs: F.cross_entropy(outputs, labels))
     assert learner.model.training
     assert all(torch.equal(buffer, statistics[name]) for name, buffer in learner.model.named_buffers())
     assert all(parameter.grad is None or parameter.grad.abs().sum() > 0 for parameter in learner.model.parameters())
@@ -42,11 +41,12 @@ def test_each_row_is_the_gradient_of_one_samples_loss() -> None:
         logits = functional_call(learner.model, {**parameters, **statistics}, (image[None],))
         return F.cross_entropy(logits, label[None])
 
-    with learner.aside():
+    with learner.network.aside():
         each = vmap(grad(loss), in_dims=(None, 0, 0))(given, images, labels)
-    wanted = torch.stack([each[name].flatten(1)[:, place] for name, place in learner.sampled.coordinates], 1)
+    wanted = torch.stack([each[name].flatten(1)[:, place] for name, place in learner.network.sampled.coordinates], 1)
     assert found.present.all()
-    assert len(learner.sampled) > 20
+    assert read > 0
+    assert len(learner.network.sampled) > 20
     torch.testing.assert_close(found.values, wanted / len(labels), rtol=1e-4, atol=1e-7)
 
 
@@ -63,7 +63,7 @@ def test_frozen_blocks_have_them_too() -> None:
     feed(learner, 0, 20)
     assert learner.frozen_counts[0] == learner.steps > 1
     rows, present = seen[-1]
-    stem = torch.tensor([coordinate.parameter.startswith("stem") for coordinate in learner.sampled.coordinates])
+    stem = torch.tensor([coordinate.parameter.startswith("stem") for coordinate in learner.network.sampled.coordinates])
     assert stem.any()
     assert present.all()
     assert (rows[:, stem] != 0).any()

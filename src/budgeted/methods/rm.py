@@ -73,7 +73,7 @@ class RainbowMemory(Method):
         for label in crowded.tolist():
             own = memory.labels[candidates] == label
             leaving.append(thinned(candidates[own], uncertainty[own], int(quotas[label])))
-        memory.shrink(memory.capacity, np.concatenate(leaving).tolist())
+        memory.evict(np.concatenate(leaving).tolist())
 
     def uncertainty(self, slots: Slots) -> npt.NDArray[np.float64]:
         """u of the samples in `slots`: one minus the share of the views that the most voted class gets."""

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from budgeted import models
 from budgeted.audit import ExecutedOnData
@@ -30,11 +30,14 @@ from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings, stat
 from budgeted.methods import Method
 from budgeted.methods.er import ER
 from budgeted.methods.vanilla import Vanilla
+from budgeted.problems import PROBLEMS, Classification, Problem
+from budgeted.problems.batches import at, stacked
 from budgeted.registry import load
-from budgeted.replay import Retrieval, Selection
+from budgeted.replay import CODECS, Codec, Retrieval, Selection
 
-Kind = Literal["method", "retrieval", "selection", "freezing", "model"]
+Kind = Literal["method", "retrieval", "selection", "freezing", "codec", "problem", "model"]
 SHAPE, CLASSES, LENGTH, HALF, TASK = (1, 8, 8), 4, 48, 29, 12
+_ROOM = 302_500  # bytes, for a codec whose slots differ in size
 FACTS = DataFacts(SHAPE, (0.5,), (0.25,), classes=CLASSES, samples=LENGTH)
 
 
@@ -82,7 +85,8 @@ def kind_of(part: str) -> Kind:
     found = load(part) if ":" in part else None
     if isinstance(found, type):
         for kind, base in (
-            ("method", Method), ("retrieval", Retrieval), ("selection", Selection), ("freezing", FreezingPolicy)
+            ("method", Method), ("retrieval", Retrieval), ("selection", Selection), ("freezing", FreezingPolicy),
+            ("codec", Codec), ("problem", Problem),
         ):  # fmt: skip
             if issubclass(found, base):
                 return kind  # type: ignore[return-value]
@@ -92,34 +96,51 @@ def kind_of(part: str) -> Kind:
         return "model"
     raise BudgetedError(
         f"{part} is nothing that can be checked: give FILE.py:NAME of a class made from Method, Retrieval, "
-        "Selection or FreezingPolicy, or of a function that makes a model"
+        "Selection, FreezingPolicy, Codec or Problem, or of a function that makes a model"
     )
 
 
 def _learner(part: str, kind: Kind, facts: DataFacts = FACTS, **more: Any) -> Learner:
     """The part in a small learner, beside ours."""
-    network = part if kind == "model" else "cnn8"
-    model = models.build(network, classes=1, input_shape=SHAPE, seed=more.pop("model_seed", 0))
+    seed = more.pop("model_seed", 0)
+    given = {"slots": 13, "seed": 0, "settings": Settings(LearnerSettings(batch_size=8, learning_rate=1e-3)), **more}
+    if kind == "problem":
+        problem = PROBLEMS[part].made({})
+        problem.classes, problem.samples = facts.classes, facts.samples
+        return Learner(_seeded(problem.small_model, seed), ER(), problem, **given)
+    model = models.build(part if kind == "model" else "cnn8", classes=1, input_shape=SHAPE, seed=seed)
     method: Any = part if kind == "method" else ER()
-    if kind in ("retrieval", "selection", "freezing"):
+    if kind in ("retrieval", "selection", "freezing", "codec"):
         beside = Vanilla() if kind == "freezing" else ER()  # a step a sample, so that each can be looked at
         method = beside.with_parts(**{kind: part})
-    settings = Settings(LearnerSettings(batch_size=8, learning_rate=1e-3))
-    return Learner(model, method, facts, **{"slots": 13, "seed": 0, "settings": settings, **more})
+    if kind == "codec" and CODECS[part].varying:
+        del given["slots"]
+        given.setdefault("budget", Budget(bytes=_ROOM))
+    return Learner(model, method, facts, **given)
 
 
-def stream(count: int = LENGTH) -> Iterator[tuple[Tensor, int]]:
-    """Images with one bright row, by class; the classes come one after the other, then mixed."""
+def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return make()
+
+
+def stream(count: int = LENGTH, problem: Problem | None = None) -> Iterator[tuple[Any, int]]:
+    """Images with one bright row, by class; the classes come one after the other, then mixed. Noise, for a problem of
+    another kind."""
     drawn = np.random.default_rng(7)
     for number in range(count):
         label = min(number // 5, CLASSES - 1) if number < 20 else int(drawn.integers(CLASSES))
+        if problem is not None and not isinstance(problem, Classification):
+            yield problem.noise(drawn), label
+            continue
         image = drawn.integers(0, 120, SHAPE)
         image[:, 2 * label] += 120
         yield torch.from_numpy(image.astype(np.uint8)), label
 
 
 def _feed(learner: Learner, start: int, end: int) -> None:
-    for number, (image, label) in enumerate(stream(end)):
+    for number, (image, label) in enumerate(stream(end, learner.problem)):
         if number >= start:
             learner.learn(image, label)
             if (number + 1) % TASK == 0:
@@ -165,11 +186,15 @@ def _executed(build: Build) -> str:
 
 def _bytes(build: Build) -> str:
     roomy = build()
-    budget = roomy.nbytes()
+    if roomy.network.grows:
+        _feed(roomy, 0, LENGTH)  # what it grows by has to be paid for: with less, slots are given up
+    budget = roomy.budget.bytes or roomy.nbytes()
     learner = build(budget=Budget(bytes=budget))
     highest = 0
-    for number, (image, label) in enumerate(stream()):
+    for number, (image, label) in enumerate(stream(problem=learner.problem)):
         learner.learn(image, label)
+        if (number + 1) % TASK == 0:
+            learner.end_task()
         highest = max(highest, learner.nbytes())
         if highest > budget:
             raise _Failed(
@@ -178,7 +203,7 @@ def _bytes(build: Build) -> str:
             )
     for name, part in (
         ("method", learner.method), ("retrieval", learner.retrieval), ("selection", learner.selection),
-        ("policy", learner.freezing.policy),
+        ("policy", learner.freezing.policy), ("codec", learner.memory.codec), ("problem", learner.problem),
     ):  # fmt: skip
         hidden = [
             attribute
@@ -234,7 +259,7 @@ def _repeats(build: Build) -> str:
 def _frozen(build: Build) -> str:
     learner = build()
     rested = 0
-    for number, (image, label) in enumerate(stream()):
+    for number, (image, label) in enumerate(stream(problem=learner.problem)):
         before = {name: tensor.clone() for name, tensor in learner.model.named_parameters()}
         steps = learner.steps
         learner.learn(image, label)
@@ -256,8 +281,8 @@ def _growth(build: Build) -> str:
     _feed(learner, 0, LENGTH)
     if len(learner.class_labels) != CLASSES:
         raise _Failed(f"{CLASSES} classes came, {len(learner.class_labels)} are known")
-    predicted = learner.predict(torch.stack([image for image, _ in stream(8)]))
-    if not set(predicted.tolist()) <= set(range(CLASSES)):
+    predicted = learner.predict(stacked([image for image, _ in stream(8, learner.problem)]))
+    if isinstance(learner.problem, Classification) and not set(predicted.tolist()) <= set(range(CLASSES)):
         raise _Failed(f"it predicts {predicted.tolist()}, which are no classes that came")
     return f"{CLASSES} classes that nobody declared were learned"
 
@@ -266,15 +291,16 @@ def _bad_input(build: Build) -> str:
     learner = build()
     _feed(learner, 0, 12)
     before = _digest(learner)
-    good = next(stream(1))[0]
-    for sample, label in ((good[:, :4], 0), (good.float(), 0), (good, 2.9), (good, "3"), (good, None)):
+    good = next(stream(1, learner.problem))[0]
+    bad = at(good, slice(0, 0)) if isinstance(good, Tensor) else {"nothing": torch.zeros(1)}
+    for sample, label in ((bad, 0), ("a picture", 0), (good, 2.9), (good, "3"), (good, None)):
         try:
             learner.learn(sample, label)
         except BudgetedError as refused:
             if "\n" in str(refused):
                 raise _Failed(f"a refusal must be one line: {refused}") from refused
             continue
-        raise _Failed(f"a sample of {tuple(sample.shape)}, {sample.dtype} with label {label!r} was taken")
+        raise _Failed(f"{str(sample)[:60]} with label {label!r} was taken")
     wrong = _differing(before, _digest(learner))
     if wrong:
         raise _Failed(f"a sample that was refused has changed {', '.join(wrong[:4])}")

@@ -16,17 +16,20 @@ from budgeted.bench.recipes import RECIPES
 from budgeted.cli.console import wide_console
 from budgeted.freezing.registry import POLICIES
 from budgeted.methods import METHODS
-from budgeted.replay import RETRIEVALS, SELECTIONS
+from budgeted.problems import PROBLEMS
+from budgeted.replay import CODECS, RETRIEVALS, SELECTIONS
 
-What = Literal["methods", "datasets", "models", "freezing", "retrieval", "selection", "streams", "recipes"]
+What = Literal[
+    "methods", "datasets", "models", "freezing", "retrieval", "selection", "codecs", "problems", "streams", "recipes"
+]
 
 
 @dataclass(frozen=True)
 class List:
-    """List the methods, data sets, models, freezing policies, retrievals, selections, streams or recipes there are."""
+    """List what there is: methods, data sets, models, parts of learners, streams or recipes."""
 
     what: Annotated[Positional[What], arg(metavar="WHAT")]
-    """What to list: methods, datasets, models, freezing, retrieval, selection, streams or recipes."""
+    """What to list: methods, datasets, models, freezing, retrieval, selection, codecs, problems, streams or recipes."""
     json: bool = False
     """Print JSON for a script."""
 
@@ -83,6 +86,8 @@ _ROWS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "freezing": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()],
     "retrieval": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in RETRIEVALS.items()],
     "selection": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in SELECTIONS.items()],
+    "codecs": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in CODECS.items()],
+    "problems": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in PROBLEMS.items()],
     "streams": lambda: [{"name": name} for name in streams.order_names()],
     "recipes": _recipes,
 }

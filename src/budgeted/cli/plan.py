@@ -50,6 +50,10 @@ class Plan:
     """Samples in a training batch."""
     freezing: str | None = None
     """Replace the method's freezing."""
+    codec: str | None = None
+    """Replace the method's codec."""
+    problem: str | None = None
+    """What is learned, if not classes of images."""
     retrieval: str | None = None
     """Replace the method's retrieval."""
     eval_every: int = 100
@@ -77,6 +81,8 @@ class Plan:
             batch_size=self.batch_size,
             eval_every=self.eval_every,
             freezing=self.freezing,
+            codec=self.codec,
+            problem=self.problem,
             retrieval=self.retrieval,
             settings=with_pairs({}, self.set),
         )
@@ -92,6 +98,7 @@ class Plan:
             rule=self.rule,
             stream=self.stream,
             eval_every=self.eval_every,
+            problem=config.problem,
             measure=self.measure,
         )
         if self.json:

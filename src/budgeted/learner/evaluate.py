@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from budgeted.learner.learner import Learner
+from budgeted.problems import Classification
 from budgeted.streams import Images
 
 _CHUNK = 256
@@ -19,7 +20,7 @@ _CHUNK = 256
 class Score:
     """Per class (by label): how many test images were right, of how many."""
 
-    correct: tuple[int, ...]
+    correct: tuple[float, ...]
     total: tuple[int, ...]
 
     @property
@@ -29,13 +30,16 @@ class Score:
 
 def evaluate(
     learner: Learner, images: Tensor | Images, labels: NDArray[np.int64], classes: int
-) -> tuple[Score, NDArray[np.int64]]:
-    """Score on the images of seen classes, and the labels predicted for all images (-1 before any class is seen).
+) -> tuple[Score, NDArray[np.int64] | None]:
+    """Score on the samples of seen classes, and the labels predicted for all images (-1 before any class is seen; None
+    where something else than classes is learned).
 
     Images that are not held in memory are decoded a few at a time.
     """
     if not learner.class_labels:
         return Score((0,) * classes, (0,) * classes), np.full(len(labels), -1)
+    if not isinstance(learner.problem, Classification):
+        return _scored(learner, images, labels, classes), None
     predicted = learner.predict(images).numpy() if isinstance(images, Tensor) else _predicted(learner, images)
     seen = np.isin(labels, learner.class_labels)
     right = (predicted == labels) & seen
@@ -46,6 +50,18 @@ def evaluate(
         ),
         predicted.astype(np.int64),
     )
+
+
+def _scored(learner: Learner, samples: Tensor | Images, labels: NDArray[np.int64], classes: int) -> Score:
+    """By the problem's own score: how right the answers are, summed by key."""
+    right, total = np.zeros(classes), np.zeros(classes, np.int64)
+    seen = np.flatnonzero(np.isin(labels, learner.class_labels))
+    for start in range(0, len(seen), _CHUNK):
+        places = seen[start : start + _CHUNK]
+        piece: Tensor = samples[places] if isinstance(samples, Tensor) else as_tensor(np.asarray(samples[places]))
+        np.add.at(right, labels[places], learner.scores(piece, labels[places].tolist()).double().numpy())
+        np.add.at(total, labels[places], 1)
+    return Score(tuple(right.tolist()), tuple(total.tolist()))
 
 
 def _predicted(learner: Learner, images: Images) -> NDArray[np.int64]:

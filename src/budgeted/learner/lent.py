@@ -21,6 +21,7 @@ from budgeted.learner.pace import Pace
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
 from budgeted.network import Inputs, Network
+from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems import Problem, Sample
 from budgeted.problems.batches import at, length
 from budgeted.replay import Memory
@@ -70,6 +71,13 @@ class Lends:
             if length(samples) == 0:
                 return self.problem.answer(torch.empty(0, len(self.class_labels)))
             return self.problem.answer(self.outputs(samples))
+
+    @torch.no_grad()
+    def scores(self, samples: Sample, labels: Sequence[Any]) -> Tensor:
+        """How right the answers to a batch of samples are, from 0 to 1."""
+        with self.lock, evaluating(self.model):
+            inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
+            return self.problem.score(self.problem.respond(self.model, inputs), inputs, rows)
 
     def close(self) -> None:
         """Take every hook off the model: it is the user's again. Predictions still work."""

@@ -101,6 +101,7 @@ class Parts:
             learner.problem.example,
             schedule=make_schedule(own, optimizer, steps),
             autocast=own.autocast,
+            seed=learner.seed,
             sample=lambda: SampledGradients(
                 model,
                 fraction=own.sampled_fraction,

@@ -145,12 +145,12 @@ def measure(build: Callable[..., Learner], batch: int) -> tuple[dict[Purpose, Co
     # large batches of large images would take minutes; time and looks grow with the batch
     few = min(batch, 16)
     learner = build(parts=Parts, iterations=0.0, batch_size=few, slots=max(2 * few, _STORED))
-    noise = torch.Generator().manual_seed(0)
+    noise = np.random.default_rng(0)
     classes, number = learner.problem.classes or 2, 0
 
     def arrive() -> None:
         nonlocal number
-        learner.learn(_noise(learner, noise), number % classes)
+        learner.learn(learner.problem.noise(noise), number % classes)
         number += 1
 
     def train(steps: int) -> None:
@@ -211,14 +211,6 @@ class _DryParts(Parts):
 
 def _one_sample(learner: Learner) -> Sample:
     parts = {column.name: torch.zeros(column.shape, dtype=column.dtype) for column in learner.problem.columns()}
-    return parts if len(parts) > 1 else next(iter(parts.values()))
-
-
-def _noise(learner: Learner, generator: torch.Generator) -> Sample:
-    parts = {}
-    for column in learner.problem.columns():
-        drawn = torch.randint(0, 256, column.shape, generator=generator)
-        parts[column.name] = drawn.to(column.dtype)
     return parts if len(parts) > 1 else next(iter(parts.values()))
 
 

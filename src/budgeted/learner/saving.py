@@ -116,7 +116,7 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None, *, de
         settings=Settings(
             LearnerSettings(**settings["learner"]),
             None if augmentation is None else Augmentation(**augmentation),
-            *(settings[part] for part in ("method", "selection", "retrieval", "freezing", "codec")),
+            *(settings[part] for part in ("method", "selection", "retrieval", "freezing", "codec", "problem")),
         ),
         seed=told["seed"],
         device=device,

@@ -13,6 +13,7 @@ from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.methods import Method
+from budgeted.problems import PROBLEMS
 from budgeted.problems.augment import Augmentation
 from budgeted.replay import CODECS, RETRIEVALS, SELECTIONS
 
@@ -90,11 +91,13 @@ class Settings:
     """of the freezing policy, such as n of constant or ema of adaptive"""
     codec: Mapping[str, Any] = field(default_factory=dict)
     """of the codec"""
+    problem: Mapping[str, Any] = field(default_factory=dict)
+    """of a problem that was given by name"""
 
 
-def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool) -> Settings:
+def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool, problem: str | None = None) -> Settings:
     """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1."""
-    kinds = _kinds(method, pairs)
+    kinds = _kinds(method, pairs, problem)
     parts: dict[str, dict[str, Any]] = {part: {} for part in kinds}
     for key, value in pairs.items():
         part, _, name = key.partition(".")
@@ -110,6 +113,7 @@ def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool) -> Setting
         typed["retrieval"],
         typed["freezing"],
         typed["codec"],
+        typed["problem"],
     )
 
 
@@ -118,7 +122,7 @@ def setting_names(method: Method) -> list[str]:
     return [f"{part}.{name}" for part, kind in _kinds(method, {}).items() for name in _fields(kind)]
 
 
-def _kinds(method: Method, pairs: Mapping[str, str]) -> dict[str, Any]:
+def _kinds(method: Method, pairs: Mapping[str, str], problem: str | None = None) -> dict[str, Any]:
     """The dataclass behind the settings of every part; an object that was given has its settings already."""
     replaced = pairs.get("learner.selection", "none")
     selection = method.selection if replaced.lower() in _NONE else replaced
@@ -130,6 +134,7 @@ def _kinds(method: Method, pairs: Mapping[str, str]) -> dict[str, Any]:
         "retrieval": RETRIEVALS[method.retrieval].settings_type() if isinstance(method.retrieval, str) else None,
         "freezing": POLICIES[method.freezing] if isinstance(method.freezing, str) else None,
         "codec": CODECS[method.codec].settings_type() if isinstance(method.codec, str) else None,
+        "problem": None if problem is None else PROBLEMS[problem].settings_type(),
     }
 
 

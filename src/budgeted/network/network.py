@@ -65,6 +65,7 @@ class Network(Keeps):
         schedule: LRScheduler | None = None,
         autocast: Autocast = "none",
         sample: Callable[[], SampledGradients] | None = None,
+        seed: int = 0,
     ) -> None:
         """
         account: what every run is charged to.
@@ -81,6 +82,7 @@ class Network(Keeps):
         self.device = next(iter(model.parameters()), torch.empty(0)).device
         self.scaler = torch.amp.GradScaler(self.device.type) if autocast == "float16" else None
         self._autocast = autocast
+        self._seed = seed
         self._update = FusedStep(optimizer)
         self._sample = sample
         self._sampled: SampledGradients | None = None
@@ -399,8 +401,10 @@ class Network(Keeps):
     def end_task(self) -> None:
         """Let the model grow for what comes; saved and loaded, it is grown as often before its weights are taken up."""
         if self.grows:
-            self.model.end_task()  # type: ignore[operator]
             self.tasks += 1
+            with torch.random.fork_rng(devices=[]):  # what torch draws for new layers follows from the seed
+                torch.default_generator.manual_seed(self._seed * 1_000_003 + self.tasks)
+                self.model.end_task()  # type: ignore[operator]
             self.changed()
 
     def close(self) -> None:

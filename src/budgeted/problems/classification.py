@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from budgeted.errors import BudgetedError
 from budgeted.network import Inputs, Network, called
 from budgeted.problems.augment import Augmentation, Augmenter
-from budgeted.problems.problem import PROBLEMS, Problem, Sample
+from budgeted.problems.problem import PROBLEMS, Problem
 from budgeted.replay import Column
 
 SAMPLE = "sample"
@@ -48,7 +48,6 @@ class Classification(Problem):
         channels_last: bool = True,
         device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__()
         self.data = data
         self.classes, self.samples = data.classes, data.samples
         self.label_smoothing = label_smoothing
@@ -61,8 +60,7 @@ class Classification(Problem):
     def columns(self) -> tuple[Column, ...]:
         return (Column(SAMPLE, tuple(self.data.input_shape), torch.uint8),)
 
-    def inputs(self, samples: Sample, generator: np.random.Generator | None = None) -> Tensor:
-        assert isinstance(samples, Tensor)
+    def inputs(self, samples: Any, generator: np.random.Generator | None = None) -> Tensor:
         prepared = self.augmenter.normalise(samples) if generator is None else self.augmenter(samples, generator)
         return prepared.to(self.device)
 
@@ -97,7 +95,7 @@ class Classification(Problem):
         logits: Tensor = called(model, inputs)
         return logits[:, : len(self.keys)].float().cpu()
 
-    def loss(self, outputs: Any, inputs: Inputs, rows: Tensor) -> Tensor:
+    def loss(self, outputs: Any, inputs: Any, rows: Tensor) -> Tensor:
         return F.cross_entropy(outputs, rows, label_smoothing=self.label_smoothing)
 
     def answer(self, outputs: Tensor) -> Any:
@@ -107,5 +105,5 @@ class Classification(Problem):
             return torch.tensor(self.keys)[found]
         return [self.keys[row] for row in found.tolist()]
 
-    def score(self, outputs: Tensor, inputs: Inputs, rows: Tensor) -> Tensor:
+    def score(self, outputs: Tensor, inputs: Any, rows: Tensor) -> Tensor:
         return (outputs.argmax(1) == rows).float()

@@ -11,6 +11,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -35,9 +36,14 @@ class Problem(Keeps, ABC):
     samples: int | None = None
     """length of the stream, if known"""
 
-    def __init__(self) -> None:
-        self.keys: list[Any] = []  # in order of first appearance: the key of row i
-        self._rows: dict[Hashable, int] = {}
+    @cached_property
+    def keys(self) -> list[Any]:
+        """Those met so far, in order of first appearance: the key of row i."""
+        return []
+
+    @cached_property
+    def _rows(self) -> dict[Hashable, int]:
+        return {}
 
     # -- samples and targets -----------------------------------------------------------------------------------
 
@@ -95,7 +101,7 @@ class Problem(Keeps, ABC):
     # -- the network's side ------------------------------------------------------------------------------------
 
     @abstractmethod
-    def inputs(self, samples: Sample, generator: np.random.Generator | None = None) -> Inputs:
+    def inputs(self, samples: Any, generator: np.random.Generator | None = None) -> Inputs:
         """What the model is called with for a batch of samples; with a generator, varied as training wants it."""
 
     @abstractmethod
@@ -123,7 +129,7 @@ class Problem(Keeps, ABC):
         return "graph"
 
     @abstractmethod
-    def loss(self, outputs: Any, inputs: Inputs, rows: Tensor) -> Tensor:
+    def loss(self, outputs: Any, inputs: Any, rows: Tensor) -> Tensor:
         """Of a batch: a scalar. `rows` are those of the keys."""
 
     def respond(self, model: nn.Module, inputs: Inputs) -> Any:
@@ -135,8 +141,19 @@ class Problem(Keeps, ABC):
         """What the learner says to a batch."""
 
     @abstractmethod
-    def score(self, outputs: Any, inputs: Inputs, rows: Tensor) -> Tensor:
+    def score(self, outputs: Any, inputs: Any, rows: Tensor) -> Tensor:
         """How right each answer of a batch is, from 0 to 1."""
+
+    # -- for checks and rehearsals -----------------------------------------------------------------------------
+
+    def small_model(self) -> nn.Module:
+        """A small network for this problem: `budgeted check` trains it."""
+        raise BudgetedError(f"{type(self).__name__} has no small_model(): give it one, so that it can be checked")
+
+    def noise(self, generator: np.random.Generator) -> Sample:
+        """A sample that means nothing, of the right kind."""
+        drawn = {c.name: torch.from_numpy(generator.integers(0, 256, c.shape)).to(c.dtype) for c in self.columns()}
+        return drawn if len(drawn) > 1 else next(iter(drawn.values()))
 
     # -- by name -----------------------------------------------------------------------------------------------
 

@@ -62,6 +62,10 @@ class RunConfig:
     """Which blocks rest: see `budgeted list freezing`, or FILE.py:NAME. The method's own if not given."""
     retrieval: str | None = None
     """Which samples are replayed: see `budgeted list retrieval`, or FILE.py:NAME. The method's own if not given."""
+    codec: str | None = None
+    """What a slot of the memory holds: see `budgeted list codecs`, or FILE.py:NAME. The method's own if not given."""
+    problem: str | None = None
+    """What is learned, if not classes of images: see `budgeted list problems`, or FILE.py:NAME."""
     spend_savings: bool = False
     """Let compute that freezing saves buy more iterations, spread over the rest of the stream."""
     eval_every: int = 100
@@ -144,17 +148,20 @@ class RunConfig:
         )
 
     def build_method(self) -> Method:
-        return METHODS[self.method]().with_parts(freezing=self.freezing, retrieval=self.retrieval)
+        return METHODS[self.method]().with_parts(freezing=self.freezing, retrieval=self.retrieval, codec=self.codec)
 
     def build_settings(self, flips: bool) -> Settings:
         pairs = {"learner.batch_size": str(self.batch_size), **self.settings}
-        return from_pairs(pairs, self.build_method(), flips)
+        return from_pairs(pairs, self.build_method(), flips, self.problem)
 
     def with_sources(self) -> RunConfig:
         """With the user's own files found from anywhere, and known by their content."""
         if (dataset := absolute_name(self.dataset)) != self.dataset:
             return replace(self, dataset=dataset).with_sources()
-        places = {name: getattr(self, name) for name in ("method", "model", "freezing", "retrieval", "dataset")}
+        places = {
+            name: getattr(self, name)
+            for name in ("method", "model", "freezing", "retrieval", "codec", "problem", "dataset")
+        }
         files = {name: source_of(text) for name, text in places.items() if text}
         absolute = {name: f"{path.resolve()}:{places[name].rpartition(':')[2]}" for name, path in files.items() if path}
         digests = {str(path.resolve()): file_digest(path) for path in files.values() if path}

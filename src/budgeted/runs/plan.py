@@ -20,6 +20,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings
 from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
 from budgeted.methods import Method
+from budgeted.problems import PROBLEMS, Problem
 from budgeted.replay import bytes_per_slot
 from budgeted.streams import DatasetInfo, Stream, make_stream
 
@@ -96,7 +97,9 @@ class Planner:
         eval_every: int,
         seed: int = 0,
         device: str = "cpu",
+        problem: str | None = None,
     ) -> None:
+        self.problem = problem
         self.method, self.info, self.model, self.settings = method, info, model, settings
         self.samples, self.seed, self.device = samples, seed, device
         self.course = course_of(info, samples, order, eval_every)
@@ -108,7 +111,14 @@ class Planner:
             settings = replace(settings, learner=replace(settings.learner, batch_size=batch_size))
         model = models.build(self.model, classes=rows, input_shape=info.input_shape, seed=self.seed)
         given = {"settings": settings, "seed": self.seed, "device": self.device, **more}
-        return Learner(model, copy.deepcopy(self.method), facts_of(info, self.samples), **given)
+        return Learner(model, copy.deepcopy(self.method), self._data(settings), **given)
+
+    def _data(self, settings: Settings) -> DataFacts | Problem:
+        if self.problem in (None, "classification"):
+            return facts_of(self.info, self.samples)
+        problem = PROBLEMS[self.problem].made(settings.problem)
+        problem.classes, problem.samples = self.info.classes, self.samples
+        return problem
 
     def rehearsed(self, slots: int | None) -> Rehearsed:
         rows = self.course.mean_rows(self.method.trains)
@@ -222,6 +232,7 @@ def make_plan(
     stream: str = "gaussian",
     eval_every: int = 100,
     seed: int = 0,
+    problem: str | None = None,
     measure: bool = True,
 ) -> Plan:
     """Work out slots, steps, cost and time; needs no data on disk. `measure` rehearses what the method itself runs."""
@@ -231,8 +242,9 @@ def make_plan(
     if iterations is not None and (not math.isfinite(iterations) or iterations < 0):
         raise BudgetedError(f"iterations per sample must be a number of 0 or more, got {iterations}")
     planner = Planner(
-        method, info, model_name, settings=settings, samples=samples, order=stream, eval_every=eval_every, seed=seed
-    )
+        method, info, model_name, settings=settings, samples=samples, order=stream, eval_every=eval_every, seed=seed,
+        problem=problem,
+    )  # fmt: skip
     learner = planner.learner(rows=info.classes, slots=1)
     if budget.bytes is not None:
         slots = planner.terms(budget.without_compute(), slots, 1.0, rule).slots

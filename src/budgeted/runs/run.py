@@ -91,7 +91,7 @@ class Run:
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
         planner = Planner(
             method, info, config.network, settings=settings, samples=len(self.stream), order=config.stream,
-            eval_every=config.eval_every, seed=config.seed, device=config.device,
+            eval_every=config.eval_every, seed=config.seed, device=config.device, problem=config.problem,
         )  # fmt: skip
         rule: Rule = "paper" if config.byte_rule == "paper" else "real"
         terms = planner.terms(budget, slots, config.iterations, rule, spends=config.spend_savings)
@@ -194,7 +194,7 @@ class Run:
         self.train_seconds += time.perf_counter() - start
         start = time.perf_counter()
         score, predicted = evaluate(self.learner, self.test_images, self.test_labels, self.dataset.classes)
-        moment = self._moment(predicted) if arrived in self.moments else None
+        moment = self._moment(predicted) if predicted is not None and arrived in self.moments else None
         self.eval_seconds += time.perf_counter() - start
         periodic = last or arrived % self.config.eval_every == 0 or arrived == len(self.stream)
         learner = self.learner
@@ -217,7 +217,7 @@ class Run:
             "environment": len(self.environments) - 1,
             "seconds": {"train": self.train_seconds, "eval": self.eval_seconds},
         }
-        if self.test_domains is not None and arrived in self.moments:
+        if self.test_domains is not None and predicted is not None and arrived in self.moments:
             record["by_domain"] = self._by_domain(predicted, arrived)
         self.folder.records.append(record)
         self.records.append(record)

@@ -42,7 +42,8 @@ def tiny() -> nn.Module:
 def settings_of(method: Method | type[Method], batch_size: int = 4, **learner: Any) -> Settings:
     return Settings(
         LearnerSettings(batch_size=batch_size, learning_rate=1e-2, **learner),
-        freezing=EAGER if method.freezing == "adaptive" else {},
+        # a stream of unknown length has no fifths
+        freezing={"adaptive": EAGER, "ptlf": {"stretch": 12}}.get(str(method.freezing), {}),
     )
 
 

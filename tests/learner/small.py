@@ -40,9 +40,11 @@ def tiny() -> nn.Module:
 
 
 def settings_of(method: Method | type[Method], batch_size: int = 4, **learner: Any) -> Settings:
+    # a stream of unknown length has no fifths, so ptlf is told how long a stretch is
+    freezing: dict[str, dict[str, Any]] = {"adaptive": EAGER, "ptlf": {"stretch": 12}}
     return Settings(
         LearnerSettings(batch_size=batch_size, learning_rate=1e-2, **learner),
-        freezing=EAGER if method.freezing == "adaptive" else {},
+        freezing=freezing.get(str(method.freezing), {}),
     )
 
 

@@ -139,7 +139,9 @@ def _print(plan: LearnerPlan) -> None:
     table.add_column("item")
     table.add_column("bytes", justify="right")
     for name, count in plan.bytes.items():
-        table.add_row(f"memory, {plan.slots:,} slots" if name == "memory" else name, f"{count:,}")
+        table.add_row(
+            f"memory, {plan.slots:,} slots" if name == "memory" and plan.slots is not None else name, f"{count:,}"
+        )
     table.add_section()
     all_bytes = sum(plan.bytes.values())
     table.add_row("all", f"{all_bytes:,} ({format_bytes(all_bytes)})")

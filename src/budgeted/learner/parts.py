@@ -153,7 +153,7 @@ class Parts:
     def _policy(self) -> FreezingPolicy:
         name, given = self.learner.method.freezing, dict(self.learner.settings.freezing)
         if not isinstance(name, str):
-            return name
+            return copy.deepcopy(name)  # each learner has its own
         if name in ("random", "adaptive"):
             given.setdefault("seed", self.learner.seed)
         return policy(name, **given)

@@ -24,7 +24,6 @@ from budgeted.learner.learner import Learner
 from budgeted.learner.parts import Parts
 from budgeted.network import Network
 from budgeted.network.dry import DryNetwork
-from budgeted.problems import Sample
 from budgeted.problems.batches import length
 
 _PARTS = 40  # of the stream: steps are run in the middle of each
@@ -94,7 +93,8 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
     """Go through the course with the learner that `build(parts=…)` makes: one without a budget, whose model has as many
     rows as classes are known in the mean."""
     learner = build(parts=_DryParts, iterations=0.0)
-    tally, sample, count = learner.account, _one_sample(learner), len(course.labels)
+    tally, count = learner.account, len(course.labels)
+    sample = learner.problem.noise(np.random.default_rng(0))
     assert isinstance(tally, _Tally)
     parts = max(1, min(_PARTS, count // 2))
     evaluations, boundaries = {*course.evaluations}, {*course.boundaries}
@@ -207,11 +207,6 @@ class _DryParts(Parts):
         # inputs without data: nobody looks at them
         problem.inputs = lambda samples, generator=None: problem.example(length(samples))  # type: ignore[method-assign]
         return super().network(model, device)
-
-
-def _one_sample(learner: Learner) -> Sample:
-    parts = {column.name: torch.zeros(column.shape, dtype=column.dtype) for column in learner.problem.columns()}
-    return parts if len(parts) > 1 else next(iter(parts.values()))
 
 
 def _fixed(learner: Learner) -> int:

@@ -21,7 +21,7 @@ from budgeted.learner import DataFacts, Learner, Settings
 from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
 from budgeted.methods import Method
 from budgeted.problems import PROBLEMS, Problem
-from budgeted.replay import bytes_per_slot
+from budgeted.replay import CODECS, bytes_per_slot
 from budgeted.streams import DatasetInfo, Stream, make_stream
 
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
@@ -120,22 +120,37 @@ class Planner:
         problem.classes, problem.samples = self.info.classes, self.samples
         return problem
 
-    def rehearsed(self, slots: int | None) -> Rehearsed:
-        rows = self.course.mean_rows(self.method.trains)
-        found = rehearse(lambda **more: self.learner(rows=rows, slots=slots, device="cpu", **more), self.course)
+    @property
+    def varying(self) -> bool:
+        """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
+        codec = self.method.codec
+        return (CODECS[codec] if isinstance(codec, str) else codec).varying
+
+    def rehearsed(self, slots: int | None, nbytes: int | None = None) -> Rehearsed:
+        rows, budget = self.course.mean_rows(self.method.trains), Budget(bytes=nbytes) if self.varying else None
+        found = rehearse(
+            lambda **more: self.learner(rows=rows, slots=slots, budget=budget, device="cpu", **more), self.course
+        )
         return replace(found, step={**found.step, **self.measured[0]})
 
     @cached_property
     def measured(self) -> tuple[dict[Purpose, Cost], float]:
         """What freezing looks at, and seconds for an operation."""
-        return measure(lambda **more: self.learner(rows=self.info.classes, **more), self.settings.learner.batch_size)
+        instead: dict[str, Any] = {"slots": None} if self.varying else {}
+        return measure(
+            lambda **more: self.learner(rows=self.info.classes, **{**more, **instead}), self.settings.learner.batch_size
+        )
 
     def terms(
         self, budget: Budget, slots: int | None, iterations: float | None, rule: Rule, *, spends: bool = False
     ) -> Terms:
         """Slots and steps that a budget buys; `spends`: it is to be spent whatever is saved."""
         rehearsed = None
-        if budget.bytes is not None:
+        if self.varying:
+            if rule == "paper":
+                raise BudgetedError("rule paper counts slots of one size: leave --byte-rule out, or take codec raw")
+            slots = None
+        elif budget.bytes is not None:
             probe = self.learner(slots=1)
             slots = slots_within(probe, self.model, budget.bytes, rule)
             if rule == "real" and probe.network.grows:  # what grows with the tasks is reserved
@@ -148,7 +163,7 @@ class Planner:
             budget = budget.without_bytes()
         if budget.compute is None and not spends:
             return Terms(slots, 1.0 if iterations is None else iterations, budget)
-        rehearsed = rehearsed or self.rehearsed(slots)
+        rehearsed = rehearsed or self.rehearsed(slots, budget.bytes)
         if budget.compute is None:
             steps = (1.0 if iterations is None else iterations) * self.samples
             budget = budget.with_compute(rehearsed.whole(steps).real, "real")
@@ -245,14 +260,16 @@ def make_plan(
         method, info, model_name, settings=settings, samples=samples, order=stream, eval_every=eval_every, seed=seed,
         problem=problem,
     )  # fmt: skip
-    learner = planner.learner(rows=info.classes, slots=1)
+    learner = planner.learner(rows=info.classes, slots=None if planner.varying else 1)
     if budget.bytes is not None:
         slots = planner.terms(budget.without_compute(), slots, 1.0, rule).slots
     items = fixed_bytes(learner, model_name, rule)
-    if slots is not None:
+    if planner.varying and budget.bytes is not None:
+        items["memory"] = budget.bytes - sum(items.values())
+    elif slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
     if measure:
-        rehearsed, pace = planner.rehearsed(slots), planner.measured[1]
+        rehearsed, pace = planner.rehearsed(slots, budget.bytes), planner.measured[1]
     else:
         nominal = learner.network.nominal(settings.learner.batch_size)
         rehearsed, pace = Rehearsed(nominal, {}, (total(nominal.values()),), (Cost(0, 0),), 0), None

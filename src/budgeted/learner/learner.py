@@ -13,7 +13,6 @@ it, the network runs, the freezing decides and runs the backward, the optimizer 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,26 +23,15 @@ from budgeted.budget import Budget, BudgetSpent, Cost, Ledger, Purpose, total
 from budgeted.freezing import FrozenStep
 from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_without_room
 from budgeted.learner.generators import Generators
-from budgeted.learner.lent import Lends
+from budgeted.learner.lent import Lends, StepRecord
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method, Step
-from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems import DataFacts, Problem, Sample
-from budgeted.problems.batches import at, joined, length, stacked
+from budgeted.problems.batches import at, joined, stacked
 from budgeted.replay import Considers
 from budgeted.replay.selection import store
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """What one training step did."""
-
-    loss: float
-    frozen: frozenset[int]
-    frozen_share: float
-    costs: Mapping[Purpose, Cost]
 
 
 class Learner(Lends):
@@ -91,6 +79,7 @@ class Learner(Lends):
         self.stream_batch = int(self.batch_size * self.method.stream_share)
         self.parts = parts(self)
         self.network = self.parts.network(model, torch.device(device))
+        self.refuse_undeclared(getattr(self.network.head, "out_features", 0))
         self.retrieval = self.parts.retrieval()
         self.selection = self.parts.selection()
         self.memory = self.parts.memory()
@@ -151,18 +140,6 @@ class Learner(Lends):
         """Let methods that train for an evaluation do so (BiC, GDumb); what they run is charged."""
         with self.working():
             self.paid(self.method.before_prediction)
-
-    @torch.no_grad()
-    def outputs(self, samples: Sample, batch: int = 256) -> Any:
-        """What the network says to samples, as the method corrects it; may be asked at any moment."""
-        with self.lock, evaluating(self.model):
-            found = []
-            for start in range(0, length(samples), batch):
-                chunk = at(samples, slice(start, start + batch))
-                if start == 0:
-                    self.problem.check(at(chunk, 0))
-                found.append(self.problem.respond(self.model, self.problem.inputs(chunk)))
-            return self.method.corrected(joined(found))
 
     # -- one training step -------------------------------------------------------------------------------------
 
@@ -271,7 +248,7 @@ class Learner(Lends):
         row = self.problem.row(key)
         if row is None:
             refuse_class_without_room(self)
-            self.method.growing(len(self.problem.keys) + 1)
+            self.refuse_undeclared(len(self.problem.keys) + 1)
             row = self.problem.meet(key)
             self.problem.grow(self.network, row + 1, self.generators["head"])
             self.method.grown()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -23,11 +24,21 @@ from budgeted.methods import Method
 from budgeted.network import Inputs, Network
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems import Problem, Sample
-from budgeted.problems.batches import at, length
+from budgeted.problems.batches import at, joined, length
 from budgeted.replay import Memory
 
 T = TypeVar("T")
 _CHUNK = 128  # samples whose outputs are computed together, aside from training
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """What one training step did."""
+
+    loss: float
+    frozen: frozenset[int]
+    frozen_share: float
+    costs: Mapping[Purpose, Cost]
 
 
 class Lends:
@@ -44,6 +55,7 @@ class Lends:
     budget: Budget
     generators: Generators
     batch_size: int
+    stream_batch: int
     frozen_share: float
     rested: dict[str, int]
 
@@ -53,8 +65,17 @@ class Lends:
 
     # -- to its user -------------------------------------------------------------------------------------------
 
-    def outputs(self, samples: Sample) -> Any:
-        raise NotImplementedError
+    @torch.no_grad()
+    def outputs(self, samples: Sample, batch: int = 256) -> Any:
+        """What the network says to samples, as the method corrects it; may be asked at any moment."""
+        with self.lock, evaluating(self.model):
+            found = []
+            for start in range(0, length(samples), batch):
+                chunk = at(samples, slice(start, start + batch))
+                if start == 0:
+                    self.problem.check(at(chunk, 0))
+                found.append(self.problem.respond(self.model, self.problem.inputs(chunk)))
+            return self.method.corrected(joined(found))
 
     def logits(self, images: Tensor) -> Tensor:
         """Logits of uint8 images over the classes seen so far, in order of first appearance."""
@@ -242,6 +263,20 @@ class Lends:
         self.pace.end(self.arrived, self.steps)
 
     # -- what the loop asks of the budget ----------------------------------------------------------------------
+
+    def refuse_undeclared(self, classes: int) -> None:
+        """Before anything changes: what a method needs must be there; so many classes, if it keeps something of each."""
+        if self.method.needs_stream and self.stream_batch == 0:
+            raise BudgetedError(
+                f"method {self.method.name!r} trains on samples of the stream, and a batch of {self.batch_size} has "
+                "none: raise learner.batch_size"
+            )
+        declared = self.problem.classes
+        if self.method.needs_classes and (declared is None or classes > declared):
+            raise BudgetedError(
+                f"method {self.method.name!r} keeps something for every class, and {declared or 'no'} classes are "
+                "declared: say how many there will be (DataFacts.classes)"
+            )
 
     def paid(self, act: Callable[[], None]) -> None:
         """Do what a part wants to do between steps; if it cannot be paid, training ends."""

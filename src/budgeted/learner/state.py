@@ -34,7 +34,8 @@ from budgeted.learner.files import (
     sync_file,
     sync_folder,
 )
-from budgeted.learner.learner import Learner, StepRecord
+from budgeted.learner.learner import Learner
+from budgeted.learner.lent import StepRecord
 from budgeted.problems.batches import at, stacked
 
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"

@@ -33,7 +33,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from budgeted.errors import BudgetedError
 from budgeted.methods.bias import IDENTITY, Correction, fit
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
@@ -46,6 +45,10 @@ class BiasCorrection(Method):
     """ER with distillation from the model at the last boundary and a fitted correction of the bias to new classes"""
 
     kept = ("_teacher", "_taught", "_kept", "_met", "_held", "_old", "_before", "_correction", "_teaches")
+    limits = {  # noqa: RUF012
+        "temperature": "above 0", "validation": "at least 1", "every": "at least 2", "decay": "above 0"
+    }  # fmt: skip
+    needs_classes = True
     boundaries: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
@@ -66,21 +69,9 @@ class BiasCorrection(Method):
     _correction: Correction = field(default=IDENTITY, init=False)
     _taught: Correction = field(default=IDENTITY, init=False)  # the teacher's own
 
-    def __post_init__(self) -> None:
-        for name, fits, wanted in (
-            ("temperature", self.temperature > 0, "above 0"),
-            ("validation", self.validation >= 1, "at least 1"),
-            ("every", self.every >= 2, "at least 2"),
-            ("decay", self.decay > 0, "above 0"),
-        ):
-            if not fits:
-                raise BudgetedError(f"method.{name} of bic must be {wanted}, got {getattr(self, name)}")
-
     def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
-        classes, image = learner.problem.classes, learner.problem.columns()[0]
-        if classes is None:
-            raise BudgetedError("bic reserves room for withheld samples of every class: say how many classes there are")
+        classes, image = learner.problem.classes or 0, learner.problem.columns()[0]
         self._kept = torch.zeros(classes, self.validation, *image.shape, dtype=image.dtype)
         self._met = np.zeros(classes, np.int32)  # samples of each class so far
         self._held = np.zeros(classes, np.int32)
@@ -90,8 +81,6 @@ class BiasCorrection(Method):
 
     def withholds(self, sample: Tensor, row: int) -> bool:
         """Every tenth sample of a class goes through a reservoir; one that is not kept there is trained on."""
-        if row >= len(self._met):
-            return False
         self._met[row] += 1
         place, late = divmod(int(self._met[row]), self.every)
         if late:

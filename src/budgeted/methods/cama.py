@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from budgeted.errors import BudgetedError
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Step
@@ -34,19 +33,15 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
     """DER++ with stored logits renewed by a confidence-aware moving average"""
 
     kept = ("confidences",)
+    limits = {"recent": "at least 1"}  # noqa: RUF012
 
     recent: int = 5
     """N: how many of the last confidences of a class count"""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.recent < 1:
-            raise BudgetedError(f"method.recent must be at least 1 confidence, got {self.recent}")
-
     def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
         # oldest first; NaN where a class has had fewer
-        self.confidences = torch.full((self._width(), self.recent), torch.nan)
+        self.confidences = torch.full((self.classes, self.recent), torch.nan)
 
     def after_step(self, step: Step, logits: Tensor) -> None:
         super().after_step(step, logits)

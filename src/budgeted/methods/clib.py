@@ -49,6 +49,10 @@ class SampleWiseImportance(Method):
     """memory only; the largest class loses the sample that lowers the loss least; the learning rate follows the loss"""
 
     kept = ("_rate", "_fall", "_steps", "_measured", "_falls", "_turns")
+    limits = {  # noqa: RUF012
+        "ema": "from 0 to below 1", "importance_period": "at least 1", "rate_step": "between 0 and 1",
+        "rate_period": "at least 1", "rate_turns": "at least 2", "significance": "between 0 and 0.5",
+    }  # fmt: skip
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
     selection: Named[Selection] = "least-important"
 
@@ -74,16 +78,7 @@ class SampleWiseImportance(Method):
     _turns: list[int] = field(default_factory=lambda: [0, 0], init=False)  # how many of each there are
 
     def __post_init__(self) -> None:
-        for name, fits, wanted in (
-            ("ema", 0 <= self.ema < 1, "from 0 to below 1"),
-            ("importance_period", self.importance_period >= 1, "at least 1"),
-            ("rate_step", 0 < self.rate_step < 1, "between 0 and 1"),
-            ("rate_period", self.rate_period >= 1, "at least 1"),
-            ("rate_turns", self.rate_turns >= 2, "at least 2"),
-            ("significance", 0 < self.significance < 0.5, "between 0 and 0.5"),
-        ):
-            if not fits:
-                raise BudgetedError(f"method.{name} of clib must be {wanted}, got {getattr(self, name)}")
+        super().__post_init__()
         self._falls = np.zeros((2, self.rate_turns))
 
     def columns(self, classes: int | None) -> tuple[Column, ...]:

@@ -23,8 +23,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from budgeted.errors import BudgetedError
-from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Column, Selection
 
@@ -36,6 +34,8 @@ LOGITS = "logits"
 class DarkExperienceReplay(Method):
     """dark experience replay: labels and the logits of the past are replayed"""
 
+    limits = {"alpha": "0 or more", "beta": "0 or more"}  # noqa: RUF012
+    needs_classes = needs_stream = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.375
 
@@ -45,33 +45,9 @@ class DarkExperienceReplay(Method):
     """weight of the replayed labels"""
     _newest: Tensor | None = field(default=None, init=False, repr=False)
 
-    def __post_init__(self) -> None:
-        for name in ("alpha", "beta"):
-            weight = getattr(self, name)
-            if not (math.isfinite(weight) and weight >= 0):
-                raise BudgetedError(f"method.{name} must be a number of 0 or more, got {weight}")
-
-    def begin(self, learner: LentToMethod) -> None:
-        super().begin(learner)
-        self.growing(learner.network.linear_head.out_features)
-        if learner.stream_batch == 0:
-            raise BudgetedError(
-                "stored logits are those of samples of the stream, and a batch has none: raise learner.batch_size"
-            )
-
     def columns(self, classes: int | None) -> tuple[Column, ...]:
-        if classes is None:
-            raise BudgetedError(
-                "stored logits need room for every class: declare how many classes there will be (DataFacts.classes)"
-            )
-        return (*super().columns(classes), Column(LOGITS, (classes,)))
-
-    def growing(self, classes: int) -> None:
-        super().growing(classes)
-        if classes > self._width():
-            raise BudgetedError(
-                f"a slot keeps {self._width()} logits and the head is to have {classes} rows: declare more classes"
-            )
+        self.classes = classes or 0
+        return (Column(LOGITS, (self.classes,)),)
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
         replayed, labels = logits[step.new :], step.labels[step.new :]
@@ -85,14 +61,12 @@ class DarkExperienceReplay(Method):
         return torch.stack(terms).sum()
 
     def after_step(self, step: Step, logits: Tensor) -> None:
-        super().after_step(step, logits)
         self._newest = logits[: step.new].float()
 
     def stored(self, slot: int, place: int | None) -> None:
         """The logits of the last step on the sample; none if it was stored without one."""
-        super().stored(slot, place)
         memory = self.learner.memory
-        row = torch.full((1, self._width()), math.nan, device=memory.device)
+        row = torch.full((1, self.classes), math.nan, device=memory.device)
         if place is not None and self._newest is not None:
             row[0, : self._newest.shape[1]] = self._newest[place].to(memory.device)
         memory.write(LOGITS, np.array([slot]), row)
@@ -103,7 +77,3 @@ class DarkExperienceReplay(Method):
         known = ~stored.isnan()
         distances = torch.where(known, logits - stored, 0.0).square()
         return distances.sum() / known.sum().clamp(min=1)
-
-    def _width(self) -> int:
-        """Classes that a slot has room for."""
-        return next(column.shape[0] for column in self.learner.memory.columns if column.name == LOGITS)

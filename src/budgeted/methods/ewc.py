@@ -16,14 +16,12 @@ Deviations, ours / paper / published code: docs/methods/ewc.md.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from budgeted.errors import BudgetedError
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Selection
@@ -35,6 +33,7 @@ class ElasticWeightConsolidation(Method):
     """elastic weight consolidation (EWC++) over experience replay"""
 
     kept = ("fisher", "importance", "anchor", "averaged", "anchored")
+    limits = {"strength": "0 or more", "window": "at least 1"}  # noqa: RUF012
     boundaries: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
@@ -44,21 +43,14 @@ class ElasticWeightConsolidation(Method):
     window: int = 500
     """steps over which the Fisher information is averaged"""
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.strength) and self.strength >= 0):
-            raise BudgetedError(f"method.strength must be a number of 0 or more, got {self.strength}")
-        if self.window < 1:
-            raise BudgetedError(f"method.window must be at least 1 step, got {self.window}")
-
     def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
-        self.fisher, self.importance, self.anchor = self._zeros(), self._zeros(), self._zeros()
+        self.fisher, self.importance, self.anchor = (learner.network.zeros() for _ in range(3))
         self.averaged = 0  # steps in the running mean
         self.anchored = False
 
     @torch.no_grad()
     def after_backward(self, step: Step) -> None:
-        super().after_backward(step)
         trained = {name: p for name, p in self._parameters().items() if p.grad is not None}
         gradients = [parameter.grad for parameter in trained.values() if parameter.grad is not None]
         if self.learner.network.scaler is not None and not all(bool(g.isfinite().all()) for g in gradients):
@@ -73,7 +65,6 @@ class ElasticWeightConsolidation(Method):
 
     @torch.no_grad()
     def end_task(self) -> None:
-        super().end_task()
         if self.averaged == 0:
             return  # nothing was learned that could be held
         for name, parameter in self._parameters().items():
@@ -86,30 +77,16 @@ class ElasticWeightConsolidation(Method):
         """What the penalty is worth now; the steps themselves use just its gradient."""
         if not self.anchored:
             return 0.0
-        return (
-            self.strength
-            / 2
-            * sum(
-                float((self.importance[name] * (parameter - self.anchor[name]).square()).sum())
-                for name, parameter in self._parameters().items()
-            )
-        )
+        moved = {name: (p - self.anchor[name]).square() for name, p in self._parameters().items()}
+        return self.strength / 2 * sum(float((self.importance[name] * moved[name]).sum()) for name in moved)
 
     def grown(self) -> None:
         """A new row matters nothing yet: it is free to move."""
-        super().grown()
-        for name, parameter in self._parameters().items():
-            for kept in (self.fisher, self.importance, self.anchor):
-                if kept[name].shape != parameter.shape:
-                    padded = torch.zeros_like(parameter, requires_grad=False)
-                    padded[: len(kept[name])] = kept[name]
-                    kept[name] = padded
+        for kept in (self.fisher, self.importance, self.anchor):
+            self.learner.network.pad(kept)
 
     def _parameters(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.learner.network.model.named_parameters() if p.requires_grad}
-
-    def _zeros(self) -> dict[str, Tensor]:
-        return {name: torch.zeros_like(p, requires_grad=False) for name, p in self._parameters().items()}
+        return self.learner.network.trained_by_name()
 
 
 def _average(fisher: list[Tensor], gradients: list[Tensor], share: float) -> None:

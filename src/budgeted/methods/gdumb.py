@@ -46,6 +46,7 @@ class TrainsForEvaluation(Method):
     """balance the memory, train from scratch on it at every evaluation, and never in between"""
 
     kept = ("_start", "_trained")
+    limits = {"epochs": "at least 1", "last_rate": "from 0 to 1"}  # noqa: RUF012
     trains: ClassVar[bool] = False
     own: ClassVar[frozenset[PartName]] = frozenset({"selection", "retrieval", "freezing"})
     selection: Named[Selection] = "greedy-quota"
@@ -60,10 +61,7 @@ class TrainsForEvaluation(Method):
     _trained: int = field(default=0, init=False)  # steps of the model in use
 
     def __post_init__(self) -> None:
-        if self.epochs is not None and self.epochs < 1:
-            raise BudgetedError(f"method.epochs must be 1 or more, or none, got {self.epochs}")
-        if not 0 <= self.last_rate <= 1:
-            raise BudgetedError(f"method.last_rate must be from 0 to 1, got {self.last_rate}")
+        super().__post_init__()
         if self.restart not in ("draw", "given"):
             raise UnknownName("method.restart", self.restart, ("draw", "given"))
 

@@ -20,7 +20,6 @@ Deviations, ours / paper / published code: docs/methods/lider.md.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +48,10 @@ class LipschitzTerm(_Behind):
     """Adds the term to the loss of the method behind it (in the order of a class's bases)."""
 
     kept = ("targets", "averaged")
+    limits = {  # noqa: RUF012
+        "target_weight": "0 or more", "lipschitz_weight": "0 or more", "target_steps": "at least 1",
+        "power_iterations": "at least 1",
+    }  # fmt: skip
 
     target_weight: float = 0.3
     """weight of the distance to the targets"""
@@ -58,18 +61,6 @@ class LipschitzTerm(_Behind):
     """first steps whose mean constants are the targets"""
     power_iterations: int = 10
     """for the spectral norms"""
-
-    def __post_init__(self) -> None:
-        behind = getattr(super(), "__post_init__", None)
-        if behind is not None:
-            behind()
-        for name in ("target_weight", "lipschitz_weight"):
-            weight = getattr(self, name)
-            if not (math.isfinite(weight) and weight >= 0):
-                raise BudgetedError(f"method.{name} must be a number of 0 or more, got {weight}")
-        for name in ("target_steps", "power_iterations"):
-            if getattr(self, name) < 1:
-                raise BudgetedError(f"method.{name} must be at least 1, got {getattr(self, name)}")
 
     def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)

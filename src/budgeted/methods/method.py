@@ -17,7 +17,8 @@ does not define itself. What is kept between steps is declared in `kept`, what i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
@@ -36,6 +37,18 @@ T = TypeVar("T")
 Named: TypeAlias = str | T
 """A part by its name, or the part itself."""
 PartName = Literal["selection", "retrieval", "freezing", "codec"]
+
+
+LIMITS: Mapping[str, Callable[[float], bool]] = {
+    "0 or more": lambda value: value >= 0,
+    "above 0": lambda value: value > 0,
+    "at least 1": lambda value: value >= 1,
+    "at least 2": lambda value: value >= 2,
+    "from 0 to below 1": lambda value: 0 <= value < 1,
+    "from 0 to 1": lambda value: 0 <= value <= 1,
+    "between 0 and 1": lambda value: 0 < value < 1,
+    "between 0 and 0.5": lambda value: 0 < value < 0.5,
+}
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,12 @@ class Method(Keeps):
     stream_share: float = 0.0
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
 
+    limits: ClassVar[Mapping[str, str]] = {}
+    """what settings must be, in words that `LIMITS` knows, such as "at least 1"; those of the bases hold too"""
+    needs_classes: ClassVar[bool] = False
+    """whether it keeps something for every class, so that there must be no more of them than were declared"""
+    needs_stream: ClassVar[bool] = False
+    """whether a batch must have samples of the stream"""
     name: ClassVar[str] = ""
     """as it is typed; its registry gives it"""
     own: ClassVar[frozenset[PartName]] = frozenset()
@@ -79,6 +98,13 @@ class Method(Keeps):
     """whether it trains while the stream runs (GDumb does not)"""
     choices = 1
     """arrived samples that wait for one place in a batch; with more than one, `pick` says which take the places"""
+
+    def __post_init__(self) -> None:
+        for kind in type(self).__mro__:
+            for name, wanted in vars(kind).get("limits", {}).items():
+                value = getattr(self, name)
+                if value is not None and not (math.isfinite(value) and LIMITS[wanted](value)):
+                    raise BudgetedError(f"method.{name} must be {wanted}, got {value}")
 
     _learner = cast("LentToMethod | None", None)  # no annotation: it is no setting
 
@@ -136,9 +162,6 @@ class Method(Keeps):
         return logits
 
     # -- growth ------------------------------------------------------------------------------------------------
-
-    def growing(self, classes: int) -> None:
-        """The head is to get this many rows: refuse it here, before anything has changed."""
 
     def grown(self) -> None:
         """The head has got a new row."""

@@ -16,14 +16,12 @@ Deviations, ours / paper / published code: docs/methods/ocs.md.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from budgeted.errors import BudgetedError
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method
 from budgeted.network.per_sample import flat
@@ -34,23 +32,14 @@ from budgeted.network.per_sample import flat
 class OnlineCoreset(Method):
     """ER that trains on and keeps the arrived samples whose gradients speak for the others and for the memory"""
 
+    limits = {"choices": "at least 1", "tau": "0 or more"}  # noqa: RUF012
+    needs_stream = True
     stream_share: float = 0.5
 
     choices: int = 2
     """arrived samples for each place that they have in a batch"""
     tau: float = 1000.0
     """weight of the affinity with what is stored"""
-
-    def __post_init__(self) -> None:
-        if self.choices < 1:
-            raise BudgetedError(f"method.choices must be 1 or more, got {self.choices}")
-        if not (math.isfinite(self.tau) and self.tau >= 0):
-            raise BudgetedError(f"method.tau must be a number of 0 or more, got {self.tau}")
-
-    def begin(self, learner: LentToMethod) -> None:
-        super().begin(learner)
-        if learner.stream_batch == 0:
-            raise BudgetedError("coreset selection chooses among samples of the stream: raise learner.batch_size")
 
     def pick(self, samples: Tensor, rows: Tensor) -> Tensor:
         stored = self._stored_of_others(rows)

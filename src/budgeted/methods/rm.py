@@ -31,7 +31,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from budgeted.errors import BudgetedError
 from budgeted.methods.method import METHODS, Method, PartName
 from budgeted.replay.membership import Slots
 from budgeted.replay.selection import balanced_counts
@@ -42,6 +41,7 @@ from budgeted.replay.selection import balanced_counts
 class RainbowMemory(Method):
     """ER with a memory of samples that range from certain to uncertain, by the votes of augmented views"""
 
+    limits = {"views": "at least 2", "spare": "between 0 and 1"}  # noqa: RUF012
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
     stream_share: float = 0.5
 
@@ -49,12 +49,6 @@ class RainbowMemory(Method):
     """A: augmented views of a sample that vote"""
     spare: float = 0.25
     """share of the slots that a thinning empties"""
-
-    def __post_init__(self) -> None:
-        if self.views < 2:
-            raise BudgetedError(f"method.views of rm must be at least 2, got {self.views}")
-        if not 0 < self.spare < 1:
-            raise BudgetedError(f"method.spare of rm must be between 0 and 1, got {self.spare}")
 
     def stored(self, slot: int, place: int | None) -> None:
         memory = self.learner.memory

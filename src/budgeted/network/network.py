@@ -363,6 +363,21 @@ class Network(Keeps):
     def trained(self) -> list[nn.Parameter]:
         return [parameter for parameter in self.parameters() if parameter.requires_grad]
 
+    def trained_by_name(self) -> dict[str, nn.Parameter]:
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def zeros(self) -> dict[str, Tensor]:
+        """A zero for every weight that is trained."""
+        return {name: torch.zeros_like(p, requires_grad=False) for name, p in self.trained_by_name().items()}
+
+    def pad(self, kept: dict[str, Tensor]) -> None:
+        """Give what is kept for every weight zeros for the rows that the head has got since."""
+        for name, parameter in self.trained_by_name().items():
+            if kept[name].shape != parameter.shape:
+                padded = torch.zeros_like(parameter, requires_grad=False)
+                padded[: len(kept[name])] = kept[name]
+                kept[name] = padded
+
     def copy_of_weights(self) -> dict[str, Tensor]:
         """Parameters and buffers as they are now."""
         tensors = (*self.model.named_parameters(), *self.model.named_buffers())

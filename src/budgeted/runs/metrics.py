@@ -31,18 +31,18 @@ class Evaluation:
     """
 
     samples: int
-    correct: tuple[int, ...]
+    correct: tuple[float, ...]
     total: tuple[int, ...]
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        # Records arrive as JSON lists or integer arrays; fractions mean accuracies were given for counts.
+        # Records arrive as JSON lists or integer arrays; a fraction that is right comes from a score between 0 and 1.
         try:
             object.__setattr__(self, "samples", operator.index(self.samples))
-            for name in ("correct", "total"):
-                object.__setattr__(self, name, tuple(operator.index(count) for count in getattr(self, name)))
-        except TypeError as error:
-            raise UndefinedMetric("an evaluation holds whole counts: give counts, not accuracies") from error
+            object.__setattr__(self, "total", tuple(operator.index(count) for count in self.total))
+            object.__setattr__(self, "correct", tuple(_counted(count) for count in self.correct))
+        except (TypeError, ValueError) as error:
+            raise UndefinedMetric("an evaluation holds counts, whole ones of all samples: no accuracies") from error
         if self.samples < 0:
             raise UndefinedMetric(f"an evaluation after {self.samples} samples: give a count of at least 0")
         if len(self.correct) != len(self.total):
@@ -170,3 +170,13 @@ def _ordered(evaluations: Sequence[Evaluation]) -> None:
                 f"an evaluation after {current.samples} samples follows one after {previous.samples}: "
                 "give them in stream order, each once"
             )
+
+
+def _counted(count: float) -> float:
+    """A whole number, or a sum of scores."""
+    try:
+        return operator.index(count)  # type: ignore[arg-type]
+    except TypeError:
+        if not isinstance(count, float) or not math.isfinite(count):
+            raise
+        return count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
-from budgeted.learner import Learner
-from budgeted.learner.state import tensors_of
+from budgeted.learner import Learner, load, save
+from budgeted.learner.state import tensors_of, weights_digest
 from budgeted.methods import METHODS
 from tests.bright_rows import FACTS, samples
 from tests.learner.small import images, make, settings_of, tiny
@@ -162,13 +163,37 @@ def test_an_impossible_byte_budget_says_the_smallest_possible_which_works(name: 
         assert learner.nbytes() == smallest
 
 
-def test_a_byte_budget_holds_without_a_number_of_slots() -> None:
-    """The constructor says that bytes are never exceeded and that no slots means storing everything."""
-    budget = make("vanilla", tiny(), slots=5).nbytes()
-    try:
-        learner = make("vanilla", tiny(), slots=None, budget=Budget(None, budget))
-    except BudgetedError:
-        return  # refusing the pair is as good
-    for image, label in samples(12):
+@pytest.mark.parametrize("name", METHODS)
+def test_slots_follow_from_bytes(name: str) -> None:
+    """As many as fit, and not one more: against a learner that was told the number."""
+    budget = make(name, tiny(), slots=14).nbytes()
+    for spare, slots in ((0, 14), (-1, 13), (40, 14)):
+        learner = make(name, tiny(), slots=None, budget=Budget(None, budget + spare))
+        assert learner.memory.capacity == slots
+        assert learner.nbytes() == make(name, tiny(), slots=slots).nbytes() <= budget + spare
+    for image, label in samples(20):
         learner.learn(image, label)
-        assert learner.nbytes() <= budget
+        assert learner.nbytes() <= budget + 40
+    assert 0 < len(learner.memory) <= 14
+    with pytest.raises(BudgetedError, match="the smallest possible budget is"):
+        make(name, tiny(), slots=None, budget=Budget(None, make(name, tiny(), slots=1).nbytes() - 1))
+
+
+def test_slots_that_followed_from_bytes_are_saved_and_loaded(tmp_path: Path) -> None:
+    budget = undeclared("sar", 30, None).nbytes()
+    settings_ = dataclasses.replace(settings_of(METHODS["sar"]), retrieval=SIMILARITIES["sar"])
+    learner = make("sar", tiny(), UNDECLARED, slots=None, budget=Budget(None, budget), settings=settings_)
+    assert learner.memory.capacity == 30
+    for image, label in samples(40):
+        learner.learn(image, label)
+    given_up = learner.memory.capacity or 0
+    assert given_up < 30  # for the rows of four classes, and their gradients
+    save(learner, tmp_path / "saved")
+    again = load(tmp_path / "saved", tiny())
+    assert (again.memory.capacity, len(again.memory)) == (given_up, len(learner.memory))
+    for image, label in samples(12, seed=3):
+        learner.learn(image, label + 2)
+        again.learn(image, label + 2)
+    assert again.memory.capacity == learner.memory.capacity
+    assert again.nbytes_by_item() == learner.nbytes_by_item()
+    assert weights_digest(again) == weights_digest(learner)

@@ -32,6 +32,7 @@ SPENDERS: dict[str, Method | type[Method]] = {
     "er, ptlf": METHODS["er"]().with_parts(freezing="ptlf"),
 }
 LENGTH = 48
+STREAM = dataclasses.replace(FACTS, samples=LENGTH)  # schedules go by its length
 
 
 def spend(learner: Learner) -> tuple[list[int], list[int]]:
@@ -53,7 +54,7 @@ def spend(learner: Learner) -> tuple[list[int], list[int]]:
 
 def limited(name: str, amount: int | None, rule: Rule) -> Learner:
     budget = None if amount is None else Budget(Compute(amount, rule))
-    return make(SPENDERS[name], tiny(), slots=16, budget=budget)
+    return make(SPENDERS[name], tiny(), STREAM, slots=16, budget=budget)
 
 
 @cache
@@ -111,7 +112,8 @@ class Bounded(Learner):
         cost = self.ledger.spent - before
         assert cost == total(self.last.costs.values())
         own = total(self.last.costs[purpose] for purpose in ("forward", "backward", "optimizer"))
-        if self.method.plain():  # a loss of a method's own is priced when it is there
+        # a loss of a method's own is priced when it is there; EWC's pull is run beside the step
+        if self.method.plain() and self.method.name != "ewc":
             assert own.paper <= most.paper
             assert own.real <= most.real
             if self.method.freezing == "none":
@@ -123,7 +125,7 @@ class Bounded(Learner):
 def test_no_step_costs_more_than_its_bound_and_none_much_less(name: str) -> None:
     """Beside what is run aside, whose bound is what was met before."""
     chosen = SPENDERS[name]
-    learner = Bounded(tiny(), chosen, FACTS, slots=16, settings=settings_of(chosen, batch_size=6), seed=0)
+    learner = Bounded(tiny(), chosen, STREAM, slots=16, settings=settings_of(chosen, batch_size=6), seed=0)
     spend(learner)
     assert learner.steps > 40
 

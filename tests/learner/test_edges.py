@@ -9,13 +9,15 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.state import weights_digest
-from budgeted.methods import METHODS
+from budgeted.methods import METHODS, Step
 from budgeted.methods.ewc import ElasticWeightConsolidation
+from budgeted.methods.vanilla import Vanilla
 from budgeted.replay import Memory, Retrieval
 from budgeted.replay.membership import Slots
 from tests.bright_rows import FACTS, samples
@@ -30,7 +32,7 @@ def feed(learner: Learner, count: int) -> None:
 # -- the compute budget --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["sar", "al-sar", "der++", "cama", "bic", "clib", "vanilla"])
+@pytest.mark.parametrize("name", ["sar", "al-sar", "der++", "cama", "bic", "clib", "mir", "ewc", "ocs", "vanilla"])
 @pytest.mark.parametrize("share", [0.3, 0.98, 1.001, 1.01, 1.5])
 def test_no_weight_moves_in_a_step_that_cannot_be_paid(name: str, share: float) -> None:
     """Just below, at and above the price of the first step, where nothing is known of draws and similarity yet."""
@@ -47,7 +49,7 @@ def test_no_weight_moves_in_a_step_that_cannot_be_paid(name: str, share: float) 
     start = {key: tensor.clone() for key, tensor in learner.model.state_dict().items() if "head" not in key}
     for image, label in mixed:
         learner.learn(image, label)
-    assert learner.ledger.spent.real <= int(share * first)
+        assert learner.ledger.spent.real <= int(share * first)
     moved = any(
         not torch.equal(start[key], tensor) for key, tensor in learner.model.named_parameters() if "head" not in key
     )
@@ -55,6 +57,38 @@ def test_no_weight_moves_in_a_step_that_cannot_be_paid(name: str, share: float) 
         assert not moved
         assert learner.ledger.spent_on["optimizer"].real == 0
     assert learner.spent_up
+
+
+class LooksBehind(Vanilla):
+    """Looks at the whole memory after every step."""
+
+    def after_step(self, step: Step, logits: Tensor) -> None:
+        memory = self.learner.memory
+        self.learner.answers("retrieval", memory.gather(np.arange(len(memory))).samples)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.9, 0.999])
+def test_what_is_run_after_a_step_never_costs_what_the_step_itself_does(steps: int, share: float) -> None:
+    """The step can be paid, and what follows it by itself as well, but not both: the step is charged, and the last."""
+    mixed = [*samples(24)][::-1]
+    free, spent = make(LooksBehind, tiny()), [0]
+    for image, label in mixed:
+        free.learn(image, label)
+        if free.steps == len(spent):
+            spent.append(free.ledger.spent.real)
+    own = free.network.most(4).real
+    budget = spent[steps] + own + int(share * (spent[steps + 1] - spent[steps] - own))
+    learner = make(LooksBehind, tiny(), budget=Budget(Compute(budget, "real")))
+    for image, label in mixed:
+        before, taken = weights_digest(learner), learner.steps
+        rows = len(learner.class_labels)
+        learner.learn(image, label)
+        assert learner.ledger.spent.real <= budget
+        if learner.steps == taken and len(learner.class_labels) == rows:
+            assert weights_digest(learner) == before  # nothing moves that is not in the ledger
+    assert learner.spent_up
+    assert learner.steps >= steps
 
 
 # -- threads -------------------------------------------------------------------------------------------------------
@@ -92,13 +126,24 @@ def test_predicting_from_another_thread_disturbs_nothing() -> None:
 # -- bad input and modes -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("label", [2.9, "3", None, 3.0, [1], "goldfish"])
-def test_what_is_no_whole_number_is_no_label(label: object) -> None:
+@pytest.mark.parametrize("label", [2.9, None, 3.0, [1], np.float32(2), torch.tensor(3.0), b"cat"])
+def test_what_is_no_whole_number_and_no_word_is_no_label(label: object) -> None:
     learner = make("er")
     image = next(iter(samples(1)))[0]
-    with pytest.raises(BudgetedError, match="a label must be a whole number"):
-        learner.learn(image, label)  # type: ignore[arg-type]
+    with pytest.raises(BudgetedError, match="a label must be a whole number or a word"):
+        learner.learn(image, label)
     assert (learner.arrived, learner.class_labels) == (0, [])
+
+
+def test_a_word_among_numbers_is_refused_and_a_number_among_words() -> None:
+    numbers, words = make("er"), make("er")
+    image = next(iter(samples(1)))[0]
+    numbers.learn(image, 3)
+    words.learn(image, "3")
+    for learner, label in ((numbers, "3"), (words, 3)):
+        with pytest.raises(BudgetedError, match="of the kind of the labels before it"):
+            learner.learn(image, label)
+        assert (learner.arrived, len(learner.class_labels)) == (1, 1)
 
 
 @pytest.mark.parametrize("label", [3, np.int64(3), torch.tensor(3)])

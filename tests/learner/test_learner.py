@@ -186,7 +186,7 @@ def test_predictions_are_labels_and_do_not_depend_on_the_batch() -> None:
     together = learner.predict(asked)
     assert set(together.tolist()) <= {100, 101, 102, 103}
     assert together.tolist() == [int(learner.predict(image[None])) for image in asked]
-    torch.testing.assert_close(learner.logits(asked, batch=3), learner.logits(asked))
+    torch.testing.assert_close(learner.outputs(asked, batch=3), learner.logits(asked))
 
 
 def test_bad_samples_are_refused_and_leave_nothing_behind() -> None:

@@ -12,14 +12,14 @@ from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, export, load, save
 from budgeted.learner.state import weights_digest
-from budgeted.methods import METHODS, method
+from budgeted.methods import METHODS
 
 FACTS = DataFacts((1, 8, 8), (0.3,), (0.4,), classes=4, samples=80)
 
 
 def learner(name: str, **more: object) -> Learner:
     model = models.build("cnn8", classes=1, input_shape=(1, 8, 8), seed=3)
-    return Learner(model, method(name), FACTS, slots=20, seed=3, **more)  # type: ignore[arg-type]
+    return Learner(model, METHODS[name], FACTS, slots=20, seed=3, **more)  # type: ignore[arg-type]
 
 
 def feed(taught: Learner, start: int, end: int) -> None:

@@ -265,7 +265,7 @@ class Lends:
     # -- what the loop asks of the budget ----------------------------------------------------------------------
 
     def refuse_undeclared(self, classes: int) -> None:
-        """Before anything changes: what a method needs must be there; so many classes, if it keeps something of each."""
+        """Before anything changes: what a method needs must be there; classes, if it keeps something of each."""
         if self.method.needs_stream and self.stream_batch == 0:
             raise BudgetedError(
                 f"method {self.method.name!r} trains on samples of the stream, and a batch of {self.batch_size} has "

@@ -52,7 +52,7 @@ class Pace:
         self.spent_up = False
         self.spend_savings = spend_savings
         self._account, self._compute, self._samples = account, budget.compute, samples
-        self._spending = tuple(spending)
+        self.spending = tuple(spending)
         self._parts = 0  # steps that are due, in whole parts of one: exact, so that ten tenths are one
         self._one = Fraction(iterations or 1).limit_denominator(10**6).denominator * 10**6
         self._granted = (0.0, 0)  # the last grant, in steps and in parts
@@ -121,12 +121,12 @@ class Pace:
 
     def _planned(self, share: float) -> float:
         """Share of the compute that is planned to be spent when this share of the stream has arrived."""
-        if not self._spending:
+        if not self.spending:
             return share
-        place = share * len(self._spending)
-        whole = min(int(place), len(self._spending) - 1)
-        start = self._spending[whole - 1] if whole else 0.0
-        return start + (self._spending[whole] - start) * (place - whole)
+        place = share * len(self.spending)
+        whole = min(int(place), len(self.spending) - 1)
+        start = self.spending[whole - 1] if whole else 0.0
+        return start + (self.spending[whole] - start) * (place - whole)
 
     def _per_step(self, most: Callable[[], int]) -> float:
         return most() * (sum(self._recent) / len(self._recent) if self._recent else 1.0)

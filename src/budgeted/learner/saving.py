@@ -113,6 +113,7 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None, *, de
         iterations=told["iterations"],
         budget=Budget(None if compute is None else Compute(**compute), told["budget"]["bytes"]),
         spend_savings=told["spend_savings"],
+        spending=told["spending"],
         settings=Settings(
             LearnerSettings(**settings["learner"]),
             None if augmentation is None else Augmentation(**augmentation),
@@ -205,6 +206,7 @@ def _described(learner: Learner) -> dict[str, Any]:
         "iterations": learner.iterations,
         "budget": dataclasses.asdict(learner.budget),
         "spend_savings": learner.pace.spend_savings,
+        "spending": learner.pace.spending,
         "settings": dataclasses.asdict(learner.settings),
         "seed": learner.seed,
         "device": str(learner.device),

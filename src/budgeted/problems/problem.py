@@ -7,7 +7,6 @@ from `Problem` says at least `columns`, `inputs`, `example`, `loss`, `answer` an
 
 from __future__ import annotations
 
-import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -67,16 +66,13 @@ class Problem(Keeps, ABC):
 
     def key(self, target: Any) -> Hashable:
         """What a target goes under in the memory: whole numbers and words as they are; 2.9 is not bent into one."""
-        if isinstance(target, (Tensor, np.ndarray)) and target.ndim == 0 and target.dtype not in _FRACTIONS:
+        if isinstance(target, (Tensor, np.ndarray, np.generic)) and target.ndim == 0:
             target = target.item()
-        if isinstance(target, float) or (isinstance(target, np.generic) and not isinstance(target, np.integer)):
-            found: Hashable = None
-        elif isinstance(target, Hashable) and not isinstance(target, Tensor):
-            found = _whole(target)
-        else:
-            found = None
-        if found is None:
-            raise BudgetedError(f"a label must be a whole number or a word, got {target!r}: number your classes")
+        found = _whole(target)
+        if not _savable(found):
+            raise BudgetedError(
+                f"a label must be a whole number or a word, got {target!r}: number or name your classes"
+            )
         if self.keys and isinstance(found, int) != isinstance(self.keys[0], int):
             raise BudgetedError(
                 f"a label must be of the kind of the labels before it, such as {self.keys[0]!r}, got {target!r}"
@@ -167,7 +163,6 @@ class Problem(Keeps, ABC):
 
 
 PROBLEMS: Registry[type[Problem]] = Registry("problem", "problems")
-_FRACTIONS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _whole(target: Any) -> Hashable:
@@ -175,7 +170,12 @@ def _whole(target: Any) -> Hashable:
     try:
         return operator.index(target)
     except TypeError:
-        return None if isinstance(target, float) and not math.isfinite(target) else target
+        return target
+
+
+def _savable(key: Any) -> bool:
+    """Whole numbers, words, and tuples of them come back from a checkpoint as they were."""
+    return all(map(_savable, key)) if isinstance(key, tuple) else isinstance(key, (int, str))
 
 
 def _described(thing: Tensor | Column) -> str:

@@ -1,0 +1,244 @@
+"""Steps that are due: by steps, by a total of compute over the stream, by a rate without end; against plain arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from budgeted.budget import Budget, Compute, Cost, Ledger, parse_compute
+from budgeted.budget.account import Account
+from budgeted.errors import BudgetedError
+from budgeted.learner import DataFacts, Learner
+from budgeted.learner.pace import Pace
+from tests.bright_rows import FACTS, SHAPE, samples
+from tests.learner.small import make, tiny
+
+MOST = 1000
+
+
+@dataclass
+class Stream:
+    """Samples, and steps that cost what they cost; no learner."""
+
+    budget: Budget
+    iterations: float | None = None
+    samples: int | None = None
+    spend_savings: bool = False
+    spending: tuple[float, ...] = ()
+    costs: Callable[[int], int] = lambda step: MOST  # noqa: E731
+    beside: Callable[[int], int] = lambda arrived: 0  # noqa: E731
+    steps_at: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.budget.compute)
+        self.account = Account(self.ledger)
+        self.pace = Pace(
+            self.account, self.budget, self.iterations, self.samples, spend_savings=self.spend_savings,
+            spending=self.spending,
+        )  # fmt: skip
+
+    def arrive(self, count: int) -> None:
+        for _ in range(count):
+            self.ledger.arrived += 1
+            self.pace.arrive(self.ledger.arrived - 1, lambda: MOST)
+            beside = Cost(0, self.beside(self.ledger.arrived))
+            if self.account.affords(beside):
+                self.account.charge("retrieval", beside)
+            while self.pace.due and not self.pace.spent_up:
+                if not self.pace.affords(MOST, self.ledger.arrived, self.ledger.steps):
+                    break
+                self.pace.take()
+                cost = self.costs(self.ledger.steps)
+                self.ledger.charge({"forward": Cost(0, cost)})
+                self.pace.note(cost, MOST)
+            self.steps_at.append(self.ledger.steps)
+            allowed = self.ledger.allowed
+            assert allowed is None or self.ledger.spent.real <= allowed
+
+    def parts(self, count: int) -> list[int]:
+        """Steps in equal parts of the stream."""
+        ends = [len(self.steps_at) * part // count for part in range(1, count + 1)]
+        return np.diff([0, *(self.steps_at[end - 1] for end in ends)]).tolist()
+
+
+def real(amount: int, *, each: bool = False) -> Budget:
+    return Budget(Compute(amount, "real", each))
+
+
+# -- by steps -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("iterations", [0.0, 0.1, 1 / 3, 0.7, 1.0, 2.5])
+def test_steps_are_as_many_as_the_samples_make_and_even(iterations: float) -> None:
+    stream = Stream(Budget(), iterations)
+    stream.arrive(300)
+    assert stream.steps_at == [int(iterations * arrived + 1e-6) for arrived in range(1, 301)]
+
+
+# -- by a total ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [7, 60, 250, 1013])
+def test_a_total_is_spent_evenly_over_the_stream(steps: int) -> None:
+    stream = Stream(real(steps * MOST + 3), samples=250)
+    stream.arrive(250)
+    assert stream.ledger.steps == steps
+    assert max(stream.parts(5)) - min(stream.parts(5)) <= 1
+    assert not stream.pace.spent_up or stream.steps_at.index(steps) >= 245
+
+
+def test_cheaper_steps_buy_more_of_them_to_the_end() -> None:
+    """From the middle on blocks rest, and a step costs half."""
+    stream = Stream(real(400 * MOST), samples=400, costs=lambda step: MOST if step < 200 else MOST // 2)
+    stream.arrive(400)
+    assert 400 * MOST - stream.ledger.spent.real < 2 * MOST
+    first, second = stream.parts(2)
+    assert first == pytest.approx(200, abs=1)
+    assert second == pytest.approx(400, rel=0.02)
+    tenths = stream.parts(10)[7:]  # once it is known what steps cost now
+    assert max(tenths) - min(tenths) <= 0.1 * max(tenths)
+
+
+def test_what_is_run_beside_the_steps_is_paid_by_fewer_of_them() -> None:
+    stream = Stream(real(400 * MOST), samples=400, beside=lambda arrived: 20 * MOST if arrived % 80 == 40 else 0)
+    stream.arrive(400)
+    assert stream.ledger.spent_on["retrieval"].real == 5 * 20 * MOST
+    assert 400 * MOST - stream.ledger.spent.real < 2 * MOST
+    assert stream.ledger.steps in (299, 300)
+
+
+# -- by a rate ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.75, 1.0, 3.3])
+def test_a_rate_goes_on_without_end_and_is_never_exceeded(rate: float) -> None:
+    amount = round(rate * MOST)
+    stream = Stream(real(amount, each=True))
+    for _ in range(20):
+        stream.arrive(40)
+        assert stream.ledger.arrived * amount - stream.ledger.spent.real < 2 * MOST
+    assert not stream.pace.spent_up
+    assert max(stream.parts(20)) - min(stream.parts(20)) <= 1
+
+
+def test_a_rate_that_does_not_pay_for_one_step_saves_up() -> None:
+    stream = Stream(real(MOST // 10, each=True))
+    stream.arrive(9)
+    assert stream.ledger.steps == 0
+    stream.arrive(91)
+    assert stream.ledger.steps in (9, 10)
+    assert not stream.pace.spent_up
+
+
+# -- savings ------------------------------------------------------------------------------------------------------
+
+
+def test_without_savings_as_many_steps_as_were_said() -> None:
+    stream = Stream(real(300 * MOST), 1.0, 300, costs=lambda step: MOST // 2)
+    stream.arrive(300)
+    assert stream.steps_at == [*range(1, 301)]
+    assert stream.ledger.left == 150 * MOST
+
+
+def test_savings_are_spent_over_the_rest_of_the_stream() -> None:
+    stream = Stream(real(300 * MOST), 1.0, 300, spend_savings=True, costs=lambda step: MOST // 2)
+    stream.arrive(300)
+    assert 300 * MOST - stream.ledger.spent.real < 3 * MOST
+    first, *middle, last = stream.parts(5)
+    assert max(middle) - min(middle) <= 1
+    assert 1.5 * 60 < first < middle[0] < last < 1.15 * middle[0]  # what a twentieth saves is spent in the next one
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_steps_stay_even_where_a_plan_knows_what_is_run_beside_them(planned: bool) -> None:
+    """A method that freezes nothing, and runs much beside its steps in the last third of the stream."""
+
+    def beside(arrived: int) -> int:
+        return 2 * MOST if arrived > 200 else 0
+
+    whole = 300 + 2 * 100
+    spent = np.cumsum([MOST + beside(arrived) for arrived in range(1, 301)])
+    spending = tuple((spent[9::10] / spent[-1]).tolist()) if planned else ()
+    stream = Stream(real(whole * MOST), 1.0, 300, spend_savings=True, spending=spending, beside=beside)
+    stream.arrive(300)
+    uneven = max(stream.parts(5)) - min(stream.parts(5))
+    assert uneven <= 1 if planned else uneven > 20
+
+
+# -- saved and loaded ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("budget", "more"),
+    [
+        (real(317 * MOST), {"samples": 300}),
+        (real(730, each=True), {}),
+        (real(300 * MOST), {"iterations": 1.0, "samples": 300, "spend_savings": True}),
+        (Budget(), {"iterations": 0.37}),
+    ],
+    ids=["total", "rate", "savings", "steps"],
+)
+def test_a_pace_goes_on_where_it_was(budget: Budget, more: dict[str, object]) -> None:
+    def cost(step: int) -> int:
+        return 500 + step * 37 % 400
+
+    whole, first, again = (Stream(budget, costs=cost, **more) for _ in range(3))  # type: ignore[arg-type]
+    whole.arrive(300)
+    first.arrive(113)
+    again.pace.load_state(first.pace.state())
+    again.ledger.load_state_dict(first.ledger.state_dict())
+    again.ledger.arrived = first.ledger.arrived
+    again.arrive(187)
+    assert first.steps_at + again.steps_at == whole.steps_at
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------
+
+
+def test_a_total_needs_a_length() -> None:
+    with pytest.raises(BudgetedError, match="say how many samples there are, give iterations, or give a rate"):
+        Stream(real(10**6))
+    for iterations in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(BudgetedError, match="iterations per sample"):
+            Stream(Budget(), iterations)
+
+
+def test_extras_that_were_met_must_be_there_twice_before_a_step_begins() -> None:
+    stream = Stream(real(10 * MOST), 1.0)
+    stream.pace.met(3 * MOST, -5)
+    stream.arrive(20)
+    assert stream.ledger.steps == 4  # of ten, six must be left
+    assert stream.pace.spent_up
+
+
+# -- in a learner -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vanilla", "er", "al-sar", "clib"])
+def test_a_learner_keeps_to_a_rate(name: str) -> None:
+    free = make(name, tiny())
+    for image, label in samples(60):
+        free.learn(image, label)
+    rate = round(0.6 * free.ledger.spent.real / 60)
+    learner: Learner = make(name, tiny(), budget=Budget(parse_compute(f"{rate}FLOP/sample")), iterations=None)
+    for arrived, (image, label) in enumerate(samples(160), 1):
+        learner.learn(image, label)
+        assert learner.ledger.spent.real <= rate * arrived
+    assert learner.ledger.spent.real > 0.9 * rate * 160
+    assert not learner.spent_up
+
+
+def test_a_learner_spreads_a_total_by_itself() -> None:
+    facts = DataFacts(SHAPE, FACTS.mean, FACTS.std, classes=4, samples=120)
+    one = make("vanilla", tiny()).network.most(4).real
+    learner = make("vanilla", tiny(), facts=facts, budget=real(200 * one), iterations=None)
+    steps = []
+    for image, label in samples(120):
+        learner.learn(image, label)
+        steps.append(learner.steps)
+    assert learner.ledger.spent.real > 0.98 * 200 * one
+    fifths = np.diff([0, *steps[23::24]])
+    assert max(fifths[1:]) - min(fifths[1:]) <= 1  # the first steps are on smaller batches

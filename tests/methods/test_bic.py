@@ -291,7 +291,7 @@ def test_a_class_beyond_the_declared_ones_is_trained_on() -> None:
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0}, {"validation": 0}, {"every": 1}, {"decay": 0.0}])
 def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
-    with pytest.raises(BudgetedError, match=rf"method\.{next(iter(settings))} of bic must be"):
+    with pytest.raises(BudgetedError, match=rf"method\.{next(iter(settings))} must be"):
         learner_of(BIC, own=settings)
 
 

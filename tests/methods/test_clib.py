@@ -187,7 +187,7 @@ def test_bytes_are_what_is_kept() -> None:
      {"significance": 0.6}],
 )  # fmt: skip
 def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
-    with pytest.raises(BudgetedError, match=rf"method\.{next(iter(settings))} of clib must be"):
+    with pytest.raises(BudgetedError, match=rf"method\.{next(iter(settings))} must be"):
         learner_of(CLIB, own=settings)
 
 

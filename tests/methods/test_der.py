@@ -161,19 +161,19 @@ def test_it_resumes_exactly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("own", [{"alpha": -0.1}, {"beta": NAN}])
 def test_bad_weights_are_refused(own: dict[str, float]) -> None:
-    with pytest.raises(BudgetedError, match=f"method.{next(iter(own))} must be a number of 0 or more"):
+    with pytest.raises(BudgetedError, match=f"method.{next(iter(own))} must be 0 or more"):
         learner_of(DER, own=own)
 
 
 def test_undeclared_classes_are_refused() -> None:
-    with pytest.raises(BudgetedError, match="declare how many classes"):
+    with pytest.raises(BudgetedError, match="say how many there will be"):
         learner_of(DER, facts=replace(FACTS, classes=None))
 
 
 def test_more_classes_than_declared_are_refused() -> None:
     learner = learner_of(DER, facts=replace(FACTS, classes=1))
     feed(learner, 0, 9)
-    with pytest.raises(BudgetedError, match="declare more classes"):
+    with pytest.raises(BudgetedError, match="say how many there will be"):
         feed(learner, 9, 10)
     assert learner.class_labels == [0]
     assert learner.head.out_features == 1

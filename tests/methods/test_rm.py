@@ -149,5 +149,5 @@ def test_without_augmentation_all_views_agree() -> None:
 
 @pytest.mark.parametrize("settings", [{"views": 1}, {"spare": 0.0}, {"spare": 1.0}])
 def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
-    with pytest.raises(BudgetedError, match=rf"method\.{next(iter(settings))} of rm must be"):
+    with pytest.raises(BudgetedError, match=rf"method\.{next(iter(settings))} must be"):
         learner_of(RM, own=settings)

@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from budgeted.errors import BudgetedError
 from budgeted.methods.bias import IDENTITY, Correction, fit
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
@@ -48,7 +49,6 @@ class BiasCorrection(Method):
     limits = {  # noqa: RUF012
         "temperature": "above 0", "validation": "at least 1", "every": "at least 2", "decay": "above 0"
     }  # fmt: skip
-    needs_classes = True
     boundaries: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
@@ -71,7 +71,9 @@ class BiasCorrection(Method):
 
     def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
-        classes, image = learner.problem.classes or 0, learner.problem.columns()[0]
+        classes, image = learner.problem.classes, learner.problem.columns()[0]
+        if classes is None:
+            raise BudgetedError("bic reserves room for withheld samples of every class: say how many classes there are")
         self._kept = torch.zeros(classes, self.validation, *image.shape, dtype=image.dtype)
         self._met = np.zeros(classes, np.int32)  # samples of each class so far
         self._held = np.zeros(classes, np.int32)
@@ -81,6 +83,8 @@ class BiasCorrection(Method):
 
     def withholds(self, sample: Tensor, row: int) -> bool:
         """Every tenth sample of a class goes through a reservoir; one that is not kept there is trained on."""
+        if row >= len(self._met):
+            return False
         self._met[row] += 1
         place, late = divmod(int(self._met[row]), self.every)
         if late:

@@ -170,7 +170,7 @@ def _whole(target: Any) -> Hashable:
     try:
         return operator.index(target)
     except TypeError:
-        return target
+        return target  # type: ignore[no-any-return]
 
 
 def _savable(key: Any) -> bool:

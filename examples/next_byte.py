@@ -47,8 +47,7 @@ class NextByte(Problem):
         return (outputs[:, :-1].argmax(-1) == inputs[:, 1:]).float().mean(1)
 
 
-def reader() -> nn.Module:
-    """each byte alone, through two layers"""
+def reader() -> nn.Module:  # each byte alone, through two layers
     return nn.Sequential(nn.Embedding(256, 32), nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 256))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ PARTS = {
     "alternate.py:Alternate": {"method": "vanilla", "freezing": "{}"},
     "focal.py:Focal": {"method": "{}"},
     "two_paths.py:two_paths": {"method": "er", "model": "{}"},
+    "lossless.py:Lossless": {"method": "er", "model": "mlp", "codec": "{}", "memory": "80kB", "slots": None},
+    "growing.py:growing": {"method": "vanilla", "model": "{}", "stream": "disjoint"},
+    "next_byte.py:NextByte": {
+        "method": "er",
+        "problem": "{}",
+        "model": "{next_byte.py:reader}",
+        "dataset": "{next_byte.py:texts}",
+    },
 }
 # what is broken in an example, and the check that must find it
 BROKEN = [
@@ -36,6 +45,19 @@ BROKEN = [
         "ledger = executed",
     ),
     ("two_paths.py:two_paths", "self.stem(images)", "self.stem(images) + images.new_empty(1).normal_()", "same seed"),
+    (
+        "lossless.py:Lossless",
+        "        return {CODE:",
+        "        self.latest = sample\n        return {CODE:",
+        "bytes as counted",
+    ),
+    (
+        "growing.py:growing",
+        "maps = self.stem(images)",
+        "self.calls = getattr(self, 'calls', 0) + self.training; maps = self.stem(images) * (1 + self.calls % 5)",
+        "exact resume",
+    ),
+    ("next_byte.py:NextByte", ".long()", ".long().add(torch.randint(0, 2, (1,))) % 256", "same seed"),
     ("newest_first.py:NewestFirst", "generator.choice(others", "np.random.default_rng().choice(others", "same seed"),
 ]
 
@@ -65,7 +87,8 @@ def test_a_broken_variant_fails_the_check_that_it_breaks(
 
 @pytest.mark.parametrize("part", PARTS)
 def test_the_examples_run_and_resume_by_the_command(part: str, tmp_path: Path, capsys: Capture) -> None:
-    given = json.loads(json.dumps(PARTS[part]).replace("{}", f"{EXAMPLES}/{part}"))
+    text = json.dumps(PARTS[part]).replace("{}", f"{EXAMPLES}/{part}").replace("{next", f"{EXAMPLES}/next")
+    given = json.loads(re.sub(r"(\.py:\w+)\}", r"\1", text))
     chosen = config(limit=40, eval_every=20, **{"model": "cnn8", **given})
     whole = begun(tmp_path / "stopped", chosen, 33)
     assert main(["run", "--resume", str(whole), "--json"]) == 0

@@ -1,4 +1,4 @@
-"""Steps that are due: by steps, by a total of compute over the stream, by a rate without end; against plain arithmetic."""
+"""Steps that are due: by steps, by a total of compute, by a rate without end; against plain arithmetic."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Stream:
     samples: int | None = None
     spend_savings: bool = False
     spending: tuple[float, ...] = ()
-    costs: Callable[[int], int] = lambda step: MOST  # noqa: E731
-    beside: Callable[[int], int] = lambda arrived: 0  # noqa: E731
+    costs: Callable[[int], int] = lambda step: MOST
+    beside: Callable[[int], int] = lambda arrived: 0
     steps_at: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
+from budgeted.network.per_sample import PerSampleGradients
 from budgeted.methods.ocs import OnlineCoreset, coreset_scores
 from tests.bright_rows import samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
@@ -151,8 +152,8 @@ def test_everything_it_runs_is_charged(model: str) -> None:
 
 def test_what_it_runs_by_torch_func_is_charged() -> None:
     learner = made()
-    assert isinstance(learner.method, OnlineCoreset)
-    learner.method._gradients.by_layer = False
+    learner.network._per_sample = PerSampleGradients(learner.model)
+    learner.network._per_sample.by_layer = False
     assert_charged_as_executed(learner, 24)
 
 

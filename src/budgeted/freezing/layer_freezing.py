@@ -444,6 +444,14 @@ class LayerFreezing(Keeps):
             self.end_step()
         return FrozenStep(split.frozen, costs, split.share, value)
 
+    def _unreached(self, frozen: frozenset[int]) -> frozenset[int]:
+        """Blocks that no gradient has to come back to: nothing up to them is trained."""
+        trained = [b for b in range(len(self.chain)) if b not in frozen and self._trains(b)]
+        return frozenset(range(min(trained, default=len(self.chain))))
+
+    def _trains(self, block: int) -> bool:
+        return any(self._splits.parameters[name].requires_grad for name in self.chain.owned(block))
+
     def _costs(self, given: Given, split: Split) -> dict[Purpose, Cost]:
         summed = sum(p.numel() for p in (*split.trained, *given.beside) if p.grad is not None)
         return {

@@ -22,8 +22,8 @@ from budgeted.budget import RULES, Budget
 from budgeted.cli import main
 from budgeted.freezing.registry import POLICIES
 from budgeted.learner import Settings
-from budgeted.runs.plan import make_plan
 from budgeted.methods import METHODS
+from budgeted.runs.plan import make_plan
 
 MODEL = "cnn8"
 SMALL = Setup("digits", MODEL, 400_000, audit=True)

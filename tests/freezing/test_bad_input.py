@@ -19,9 +19,9 @@ from budgeted.budget import (
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing import (
     AdaptivePrefix,
-    FreezingPolicy,
     BadLoss,
     ConstantPrefix,
+    FreezingPolicy,
     LayerFreezing,
     LinearPrefix,
     NeverFreeze,

@@ -1,4 +1,4 @@
-"""Steps that are due: by steps, by a total of compute over the stream, by a rate without end; against plain arithmetic."""
+"""Steps that are due, against plain arithmetic: by steps, by a total over the stream, by a rate without end."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Stream:
     spend_savings: bool = False
     spending: tuple[float, ...] = ()
     freezes: bool = True
-    costs: Callable[[int], int] = lambda step: MOST  # noqa: E731
-    beside: Callable[[int], int] = lambda arrived: 0  # noqa: E731
+    costs: Callable[[int], int] = lambda step: MOST
+    beside: Callable[[int], int] = lambda arrived: 0
     steps_at: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

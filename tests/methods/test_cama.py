@@ -14,10 +14,10 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
-from budgeted.runs.plan import make_plan
 from budgeted.methods import METHODS, Step
 from budgeted.methods.cama import ConfidenceAwareMovingAverage
 from budgeted.methods.der import LOGITS
+from budgeted.runs.plan import make_plan
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 CAMA = METHODS["cama"]

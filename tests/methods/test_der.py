@@ -16,9 +16,9 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.learner import Settings
-from budgeted.runs.plan import make_plan
 from budgeted.methods import METHODS, Step
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
+from budgeted.runs.plan import make_plan
 from tests.bright_rows import FACTS
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 

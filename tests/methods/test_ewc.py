@@ -15,10 +15,10 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
-from budgeted.runs.plan import make_plan
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
 from budgeted.methods.ewc import ElasticWeightConsolidation
+from budgeted.runs.plan import make_plan
 from tests.bright_rows import FACTS
 from tests.methods import small
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of

@@ -17,8 +17,8 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
-from budgeted.network.per_sample import PerSampleGradients
 from budgeted.methods.ocs import OnlineCoreset, coreset_scores
+from budgeted.network.per_sample import PerSampleGradients
 from tests.bright_rows import samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 

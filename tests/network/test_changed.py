@@ -74,7 +74,7 @@ def test_a_grown_network_is_trained_and_charged_as_run(name: str) -> None:
     with ExecutedOnData() as executed:
         feed(learner, TASK + 2, 2 * TASK - 1)
     assert not torch.equal(before, added)
-    assert learner.ledger.spent.real - charged == pytest.approx(executed.total, rel=0.02)  # in numbers, little is trained here
+    assert learner.ledger.spent.real - charged == pytest.approx(executed.total, rel=0.02)
     assert {id(p) for p in learner.network.parameters()} == {id(p) for p in learner.model.parameters()}
 
 

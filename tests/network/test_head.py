@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from budgeted.network.head import grow
 from budgeted.methods import METHODS
+from budgeted.network.head import grow
 from tests.bright_rows import samples
 from tests.learner.small import images, make, tiny
 

@@ -16,10 +16,10 @@ from budgeted import models
 from budgeted.audit import ExecutedOps
 from budgeted.budget import Ledger
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.network.sampled_gradients import SampledGradients
 from budgeted.plugin import AdaptiveFreezing, ReplayMemory, SimilarityAwareRetrieval
 from budgeted.replay import Column, GreedyBalanced, Memory, SARSettings, label_column
 from budgeted.replay import SimilarityAwareRetrieval as Retrieval
-from budgeted.network.sampled_gradients import SampledGradients
 from tests.nets import seeded
 
 

@@ -17,11 +17,11 @@ from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.cli import main
 from budgeted.freezing.registry import POLICIES
-from budgeted.runs.plan import Plan, make_plan
 from budgeted.methods import METHODS, Step
 from budgeted.methods.er import ER
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
+from budgeted.runs.plan import Plan, make_plan
 
 SAMPLES, SLOTS, EVERY = 320, 40, 80
 # what arrives when, or where a task ends, changes what these cost

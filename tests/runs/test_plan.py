@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from budgeted import models, streams
 from budgeted.budget import NOTHING, Budget, Rule, parse_bytes, parse_compute, total
 from budgeted.errors import BudgetedError
-from budgeted.learner.rehearsal import Rehearsed
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
-from budgeted.runs.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_within
+from budgeted.learner.rehearsal import Rehearsed
 from budgeted.methods import METHODS
 from budgeted.replay import bytes_per_slot
+from budgeted.runs.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_within
 
 PAPER_BUDGET = 7_998_016
 

@@ -1,4 +1,4 @@
-"""Who pays: work of the step under way is charged with the step, work between steps at once, nothing beyond the budget."""
+"""Who pays: work of a step is charged with the step, work between steps at once, nothing beyond the budget."""
 
 from __future__ import annotations
 

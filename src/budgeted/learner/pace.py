@@ -110,7 +110,7 @@ class Pace:
         return (left - waiting) / parts / self._per_step(most)
 
     def _saved(self, before: int, most: Callable[[], int]) -> float:
-        """Steps more for this sample, such that what freezing saved is spent within the next twentieth of the stream, as
+        """Steps more for this sample, so that what freezing saved is spent within the next twentieth of the stream, as
         far as less was spent than planned. Where nothing is frozen a plan that was a little off moves no step."""
         assert self._compute is not None
         assert self._samples is not None

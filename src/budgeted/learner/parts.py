@@ -133,7 +133,7 @@ class Parts:
         return Unlimited() if unlimited else make_selection(learner.method.selection, learner.settings.selection)
 
     def memory(self, limit: int | None = None) -> Memory:
-        """With the processor, where samples are prepared; batches go to the device. `limit`: bytes, instead of slots."""
+        """With the processor, where samples are prepared; batches go to the device. `limit`: bytes instead of slots."""
         learner = self.learner
         columns = (
             *learner.problem.columns(),

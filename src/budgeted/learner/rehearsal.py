@@ -1,8 +1,8 @@
 """What a stream will cost, before there is data: the same learner goes through it dry, and is charged as if it ran.
 
 Every sample of the course is offered to the memory and every evaluation is held; training steps of a long stream are
-run in short stretches, evenly over it, and stand for the others. So whatever a method, a retrieval or a selection runs is
-known without its author saying anything. What freezing looks at, which depends on real gradients, and the time of an
+run in short stretches, evenly over it, and stand for the others. So whatever a method, a retrieval or a selection runs
+is known without its author saying anything. What freezing looks at, which depends on real gradients, and the time of an
 operation are measured in a few real steps on noise.
 """
 

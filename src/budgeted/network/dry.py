@@ -1,7 +1,7 @@
 """A network that is charged for everything as if it ran, and runs nothing: for a rehearsal of what a stream will cost.
 
-Outputs, features and gradients are zeros of the right shapes. Prices are those of the model as it was given: its head is
-not grown, or every new row would be traced anew.
+Outputs, features and gradients are zeros of the right shapes. Prices are those of the model as it was given: its head
+is not grown, or every new row would be traced anew.
 """
 
 from __future__ import annotations

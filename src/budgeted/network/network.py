@@ -265,7 +265,7 @@ class Network(Keeps):
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
     ) -> Iterator[tuple[str, Tensor]]:
-        """Gradients of every sample's cross-entropy, parameter after parameter; the last samples as one (`together`)."""
+        """Gradients of every sample's cross-entropy, parameter after parameter; of the last `together` as one."""
         cost = self.price_of(len(rows), backward=True)
         self.account.require(cost)
         self._per_sample = self._per_sample or PerSampleGradients(self.model)

@@ -1,4 +1,4 @@
-"""What is learned: what a sample and its target are, how the network grows for a new one, the loss, the answer, the score.
+"""What is learned: samples and targets, how the network grows for a new one, the loss, the answer, the score.
 
 The loop knows none of that. It asks the problem for the key of a target (a class, a concept), by which the memory is
 balanced and samples are drawn; for the inputs that the model is called with; for the loss of what comes back. One made

@@ -1,6 +1,6 @@
 """From a budget to a plan: bytes become slots, compute becomes steps per sample, before any data is there.
 
-A rehearsal of the same learner over a stream of the same kind shows what will be run and kept; nothing is foreseen by hand.
+A rehearsal of the same learner over a stream of the same kind shows what will be run and kept.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def boundaries_of(stream: Stream) -> tuple[int, ...]:
 
 
 def course_of(info: DatasetInfo, samples: int, order: str, eval_every: int) -> Course:
-    """A stream of this kind over classes of one size: nearly what the real one brings, and the same for whoever plans."""
+    """A stream of this kind over classes of one size: nearly what the real one brings, the same for whoever plans."""
     even = np.arange(samples) % info.classes
     domains = np.arange(samples) * info.domains // samples
     stream = make_stream(order, even, 0, domains=domains)

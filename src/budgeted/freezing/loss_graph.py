@@ -267,7 +267,7 @@ def _constant_factor(node: Node) -> float | None:
 
 
 def _operator(node: Node) -> Op:
-    """The forward operator behind a node, with shapes; what has no gradient and was not saved is as large as the output."""
+    """The forward operator behind a node, with shapes; what has no gradient and was not saved counts as its output."""
     name = _operator_name(node.name())
     shape = _shape(node)
     out = Value(shape, True)

@@ -39,7 +39,7 @@ def test_steps_that_wait_for_an_evaluation_meet_its_head() -> None:
     made = course("gaussian")
     at = [next(each for each in made.evaluations if each > position) for position in range(60)]
     assert made.mean_rows(trains=False) == pytest.approx(np.mean([known(made, each) for each in at]), abs=0.5)
-    assert made.mean_rows(trains=False) > made.mean_rows(trains=True)
+    assert made.mean_rows(trains=False) >= made.mean_rows(trains=True)
 
 
 @pytest.mark.parametrize("samples", [1, 3, 19, 1000])

@@ -264,7 +264,8 @@ class LayerFreezing(Keeps):
         self, loss: Tensor, outputs: Any, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None
     ) -> dict[Purpose, Cost]:
         """What a step would cost with nothing frozen, for a loss of outputs that nobody computed; nothing is run."""
-        forward, of_loss, beside = self.prices.forward(inputs, keywords), (NOTHING, NOTHING), ()
+        forward, of_loss = self.prices.forward(inputs, keywords), (NOTHING, NOTHING)
+        beside: tuple[nn.Parameter, ...] = ()
         if self._graph is not None:
             self._graph.mark_outputs(0, output_tensors(outputs))
             found = self._graph.price(loss)

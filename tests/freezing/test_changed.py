@@ -298,11 +298,11 @@ def test_a_change_inside_an_optimizer_step_is_refused() -> None:
 def test_a_change_that_cannot_be_followed_leaves_everything_as_it_was() -> None:
     freezing, optimizer = attached("a deeper chain", AdaptivePrefix(ema=0.5))
     train(freezing, optimizer, 3)
-    state, head = freezing.state_dict(), freezing.model[2]  # type: ignore[index]
-    freezing.model[2] = nn.LSTM(16, 3)  # type: ignore[index,operator]
+    state, head = freezing.state_dict(), freezing.model[2]
+    freezing.model[2] = nn.LSTM(16, 3)  # type: ignore[operator]
     with pytest.raises(NoBlockChain):
         freezing.changed()
-    freezing.model[2] = head  # type: ignore[index,operator]
+    freezing.model[2] = head  # type: ignore[operator]
     assert freezing.state_dict() == state
     train(freezing, optimizer, 2)
     freezing.remove()

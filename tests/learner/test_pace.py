@@ -62,7 +62,7 @@ class Stream:
     def parts(self, count: int) -> list[int]:
         """Steps in equal parts of the stream."""
         ends = [len(self.steps_at) * part // count for part in range(1, count + 1)]
-        return np.diff([0, *(self.steps_at[end - 1] for end in ends)]).tolist()
+        return [int(steps) for steps in np.diff([0, *(self.steps_at[end - 1] for end in ends)])]
 
 
 def real(amount: int, *, each: bool = False) -> Budget:

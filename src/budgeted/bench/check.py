@@ -269,7 +269,7 @@ def _bad_input(build: Build) -> str:
     good = next(stream(1))[0]
     for sample, label in ((good[:, :4], 0), (good.float(), 0), (good, 2.9), (good, "3"), (good, None)):
         try:
-            learner.learn(sample, label)  # type: ignore[arg-type]
+            learner.learn(sample, label)
         except BudgetedError as refused:
             if "\n" in str(refused):
                 raise _Failed(f"a refusal must be one line: {refused}") from refused

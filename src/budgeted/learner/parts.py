@@ -83,12 +83,11 @@ class Parts:
         optimizer = make_optimizer(own, model)
         steps = None if learner.problem.samples is None else learner.problem.samples * (learner.iterations or 1)
         example = learner.problem.example(2)
-        by_name = isinstance(example, Mapping)
         freezing = LayerFreezing(
             model,
             self._policy(),
-            () if by_name else example,
-            keywords=example if by_name else None,
+            () if isinstance(example, Mapping) else example,
+            keywords=example if isinstance(example, Mapping) else None,
             loss=learner.problem.for_price if learner.method.plain() else "graph",
             optimizer=optimizer,
             granularity=own.granularity,

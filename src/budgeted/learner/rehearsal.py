@@ -149,7 +149,9 @@ def measure(build: Callable[..., Learner], batch: int) -> tuple[dict[Purpose, Co
     operation under rule `real` on this machine."""
     # large batches of large images would take minutes; time and looks grow with the batch
     few = min(batch, 16)
-    learner = build(parts=Parts, iterations=0.0, batch_size=few, slots=max(2 * few, _STORED))
+    learner = build(parts=_LookingParts, iterations=0.0, batch_size=few, slots=max(2 * few, _STORED))
+    looks = learner.account
+    assert isinstance(looks, _Looks)
     noise = torch.Generator().manual_seed(0)
     classes, number = learner.problem.classes or 2, 0
 
@@ -172,11 +174,11 @@ def measure(build: Callable[..., Learner], batch: int) -> tuple[dict[Purpose, Co
     while len(learner.memory) < 2 * few and number < 20 * few:
         arrive()
     train(1)  # traces prices, and checks the closed form, once
-    looked, spent, start = learner.ledger.spent_on["fisher"], learner.ledger.spent, time.perf_counter()
+    looked, spent, start = looks.cost, learner.ledger.spent, time.perf_counter()
     train(_MEASURED)
     seconds = time.perf_counter() - start
     ran = (learner.ledger.spent - spent).real
-    of_step = part_of(learner.ledger.spent_on["fisher"] - looked, batch / (few * _MEASURED))
+    of_step = part_of(looks.cost - looked, batch / (few * _MEASURED))
     learner.close()
     return ({"fisher": of_step} if of_step.real else {}), seconds / max(1, ran)
 
@@ -200,6 +202,20 @@ class _Tally(Account):
         return found
 
 
+class _Looks(Account):
+    """Knows what freezing looked at, without what else goes by that purpose."""
+
+    cost = NOTHING
+
+    def end_step(self, costs: Mapping[Purpose, Cost], steps: int = 1) -> dict[Purpose, Cost]:
+        self.cost += costs.get("fisher", NOTHING)
+        return super().end_step(costs, steps)
+
+
+class _LookingParts(Parts):
+    account = _Looks
+
+
 class _DryParts(Parts):
     """A network that runs nothing, a memory without pixels."""
 
@@ -212,7 +228,8 @@ class _DryParts(Parts):
 
         @cache
         def nothing(count: int) -> Inputs:
-            return pytree.tree_map(lambda each: torch.zeros_like(each, device=device), problem.example(count))
+            made: Inputs = pytree.tree_map(lambda each: torch.zeros_like(each, device=device), problem.example(count))
+            return made
 
         problem.inputs = lambda samples, generator=None: nothing(length(samples))  # type: ignore[method-assign]
         return super().network(model, device)

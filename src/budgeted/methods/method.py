@@ -107,7 +107,7 @@ class Method(Keeps):
         """A sample has arrived: does the method keep it for itself, neither stored nor trained on?"""
         return False
 
-    def pick(self, samples: Tensor, rows: Tensor) -> Tensor:
+    def pick(self, samples: Any, rows: Tensor) -> Tensor:
         """Which of the samples that wait (uint8; rows of the head) are in this step: asked if there are too many.
         Those of the last step are offered to the memory."""
         return torch.arange(self.learner.stream_batch)

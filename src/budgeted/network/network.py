@@ -487,7 +487,7 @@ def called(model: nn.Module, inputs: Inputs, weights: Mapping[str, Tensor] | Non
     """The model's outputs, with its own weights or with others."""
     by_name = isinstance(inputs, Mapping)
     if weights is not None:
-        return functional_call(model, dict(weights), *(((), dict(inputs)) if by_name else ((inputs,),)))  # type: ignore[misc]
+        return functional_call(model, dict(weights), *(((), dict(inputs)) if by_name else ((inputs,),)))
     return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
 
 

@@ -20,7 +20,7 @@ def stacked(samples: Sequence[Sample], columns: Sequence[Column] = ()) -> Sample
     first = samples[0]
     if isinstance(first, Tensor):
         return torch.stack(samples)  # type: ignore[arg-type]
-    return {name: torch.stack([sample[name] for sample in samples]) for name in first}  # type: ignore[call-overload]
+    return {name: torch.stack([sample[name] for sample in samples]) for name in first}  # type: ignore[index]
 
 
 def joined(batches: Sequence[Any]) -> Any:

@@ -63,7 +63,7 @@ class Retrieval(Keeps, ABC):
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         """min(batch_size, len(memory)) different slots, in the order drawn."""
 
-    def meet(self, learner: Lent, samples: torch.Tensor, labels: torch.Tensor) -> None:
+    def meet(self, learner: Lent, samples: Any, labels: torch.Tensor) -> None:
         """These samples of the stream will be in the batch; what is run on the network is charged."""
 
     def observe(self, values: torch.Tensor, present: torch.Tensor, labels: torch.Tensor) -> None:

@@ -54,7 +54,7 @@ SELECTIONS: Registry[type[Selection]] = Registry("selection", "selections")
 class Considers(Protocol):
     """A selection that looks at all samples of a stream batch, and at the model, before they are offered to it."""
 
-    def consider(self, learner: Lent, samples: torch.Tensor, labels: torch.Tensor) -> None:
+    def consider(self, learner: Lent, samples: Any, labels: torch.Tensor) -> None:
         """These samples (uint8) come next, in this order; what is run on the model is charged."""
 
 

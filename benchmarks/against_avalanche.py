@@ -75,10 +75,10 @@ def stream(samples: int, size: int) -> tuple[Tensor, Tensor]:
 
 def budgeted_side(iterations: int, optimizer: str, size: int) -> Chunk:
     from budgeted import models
-    from budgeted.problems.augment import Augmentation
     from budgeted.learner.learner import DataFacts, Learner
     from budgeted.learner.settings import LearnerSettings, Settings
     from budgeted.methods import METHODS
+    from budgeted.problems.augment import Augmentation
 
     learner = Learner(
         models.build("mlp", classes=CLASSES, input_shape=(1, size, size)),

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from budgeted.problems.augment import Augmentation, Augmenter
 from budgeted.models import build
+from budgeted.problems.augment import Augmentation, Augmenter
 
 CLASSES = 10
 CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

@@ -111,10 +111,10 @@ class OurSide:
         own: dict[str, Any] | None = None,
     ) -> None:
         from budgeted import models
-        from budgeted.problems.augment import Augmentation
         from budgeted.learner.learner import DataFacts, Learner
         from budgeted.learner.settings import LearnerSettings, Settings
         from budgeted.methods import METHODS
+        from budgeted.problems.augment import Augmentation
 
         chosen = METHODS[name]() if kind is None else kind()()
         if chosen.stream_share:  # GDumb's batches have no samples of the stream

@@ -21,9 +21,9 @@ import torch
 from budgeted import models, streams
 from budgeted.audit import ExecutedOnData
 from budgeted.learner.learner import Learner
-from budgeted.runs.plan import facts_of
 from budgeted.methods import METHODS
 from budgeted.runs.environment import environment
+from budgeted.runs.plan import facts_of
 
 NAMES = ("vanilla", "al")
 AUDIT_EVERY = 11  # no multiple of the refresh, so that refreshed steps are among them as often as among all

@@ -38,10 +38,10 @@ from budgeted import models
 from budgeted.freezing import StepView
 from budgeted.freezing.adaptive import AdaptivePrefix
 from budgeted.freezing.policies import NO_BLOCKS
-from budgeted.problems.augment import Augmentation, Augmenter
 from budgeted.learner.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
 from budgeted.methods import METHODS
+from budgeted.problems.augment import Augmentation, Augmenter
 from budgeted.runs.environment import environment
 
 CLASSES, SLOTS, BATCH, NEW_IN_ER = 10, 500, 16, 8

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from budgeted.learner import DataFacts
+from budgeted.learner import DataFacts, Learner
+from budgeted.problems import Classification
+from budgeted.problems.augment import Augmenter
 
 SHAPE = (1, 8, 8)
 FACTS = DataFacts(SHAPE, (0.3,), (0.37,), classes=4)
@@ -21,3 +23,8 @@ def samples(count: int, classes: int = 4, seed: int = 0) -> Iterator[tuple[Tenso
         image = torch.randint(0, 60, SHAPE, generator=generator, dtype=torch.uint8)
         image[:, 2 * label : 2 * label + 2] += 180
         yield image, label
+
+
+def augmenter_of(learner: Learner) -> Augmenter:
+    assert isinstance(learner.problem, Classification)
+    return learner.problem.augmenter

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from budgeted.budget import Budget, Compute
+from budgeted.budget import Budget, Compute, total
 from budgeted.errors import BudgetedError
 from budgeted.freezing import LayerFreezing, LinearPrefix, TaskCorrelated, policy
 from budgeted.learner import Learner, LearnerSettings, Settings
@@ -29,7 +29,7 @@ def spending(freezing: str, iterations: float = 1.0, method: str = "vanilla", **
     made = Settings(LearnerSettings(batch_size=8), freezing=settings)
     parts = METHODS[method]().with_parts(freezing=freezing)
     bare = Learner(network("tiny"), parts, facts, slots=20, settings=made)
-    price = bare.freezing.price(bare.example(8)).total + bare.freezing.optimizer_cost([*bare.model.parameters()])
+    price = total(bare.network.nominal(8).values())
     budget = Budget(compute=Compute(int(price.real * SAMPLES * iterations), "real"))
     return Learner(
         network("tiny"), parts, facts, slots=20, iterations=iterations, budget=budget, spend_savings=True, settings=made

@@ -72,14 +72,14 @@ class LooksBehind(Vanilla):
 def test_what_is_run_after_a_step_never_costs_what_the_step_itself_does(steps: int, share: float) -> None:
     """The step can be paid, and what follows it by itself as well, but not both: the step is charged, and the last."""
     mixed = [*samples(24)][::-1]
-    free, spent = make(LooksBehind, tiny()), [0]
+    free, spent = make(LooksBehind, tiny(), iterations=0.5), [0]
     for image, label in mixed:
         free.learn(image, label)
         if free.steps == len(spent):
             spent.append(free.ledger.spent.real)
     own = free.network.most(4).real
     budget = spent[steps] + own + int(share * (spent[steps + 1] - spent[steps] - own))
-    learner = make(LooksBehind, tiny(), budget=Budget(Compute(budget, "real")))
+    learner = make(LooksBehind, tiny(), iterations=0.5, budget=Budget(Compute(budget, "real")))
     for image, label in mixed:
         before, taken = weights_digest(learner), learner.steps
         rows = len(learner.class_labels)

@@ -19,7 +19,7 @@ from budgeted.learner.generators import NAMES, Generators
 from budgeted.learner.state import numbers_of, tensors_of, weights_digest
 from budgeted.methods import METHODS, Method, Step
 from budgeted.methods.al_sar import AL
-from tests.bright_rows import FACTS, samples
+from tests.bright_rows import FACTS, augmenter_of, samples
 from tests.learner.small import cnn8, images, make, settings_of, tiny
 
 # -- the ledger is what was executed ------------------------------------------------------------------------------
@@ -218,8 +218,8 @@ class Seen:
     """An augmenter that notes the raw batches it is given."""
 
     def __init__(self, learner: Learner) -> None:
-        self.augmenter = learner.problem.augmenter
-        self.normalise = learner.problem.augmenter.normalise
+        self.augmenter = augmenter_of(learner)
+        self.normalise = self.augmenter.normalise
         self.learner = learner
         self.batches: list[Tensor] = []
         self.stored: list[int] = []
@@ -230,10 +230,10 @@ class Seen:
         return self.augmenter(batch, rng)
 
 
-def test_er_trains_on_eight_arrived_and_eight_drawn() -> None:
+def test_er_trains_on_eight_arrived_and_eight_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = make("er", slots=40, settings=settings_of(METHODS["er"], batch_size=16))
     seen = Seen(learner)
-    learner.problem.augmenter = seen  # type: ignore[assignment]
+    monkeypatch.setattr(learner.problem, "augmenter", seen)
     stream = [*samples(27)]
     for arrived, (image, label) in enumerate(stream, 1):
         learner.learn(image, label)

@@ -1,4 +1,4 @@
-"""Steps that are due: by steps, by a total of compute, by a rate without end; against plain arithmetic."""
+"""Steps that are due, against plain arithmetic: by steps, by a total over the stream, by a rate without end."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Stream:
     samples: int | None = None
     spend_savings: bool = False
     spending: tuple[float, ...] = ()
+    freezes: bool = True
     costs: Callable[[int], int] = lambda step: MOST
     beside: Callable[[int], int] = lambda arrived: 0
     steps_at: list[int] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Stream:
                 self.pace.take()
                 cost = self.costs(self.ledger.steps)
                 self.ledger.charge({"forward": Cost(0, cost)})
-                self.pace.note(cost, MOST)
+                self.pace.note(cost, MOST, MOST - cost if self.freezes else 0)
             self.steps_at.append(self.ledger.steps)
             allowed = self.ledger.allowed
             assert allowed is None or self.ledger.spent.real <= allowed
@@ -61,7 +62,7 @@ class Stream:
     def parts(self, count: int) -> list[int]:
         """Steps in equal parts of the stream."""
         ends = [len(self.steps_at) * part // count for part in range(1, count + 1)]
-        return np.diff([0, *(self.steps_at[end - 1] for end in ends)]).tolist()
+        return [int(steps) for steps in np.diff([0, *(self.steps_at[end - 1] for end in ends)])]
 
 
 def real(amount: int, *, each: bool = False) -> Budget:
@@ -152,20 +153,36 @@ def test_savings_are_spent_over_the_rest_of_the_stream() -> None:
     assert 1.5 * 60 < first < middle[0] < last < 1.15 * middle[0]  # what a twentieth saves is spent in the next one
 
 
+def test_savings_under_a_rate_are_spent_too() -> None:
+    stream = Stream(real(MOST, each=True), 1.0, 300, spend_savings=True, costs=lambda step: MOST // 2)
+    stream.arrive(300)
+    assert 300 * MOST - stream.ledger.spent.real < 3 * MOST
+
+
 @pytest.mark.parametrize("planned", [True, False])
-def test_steps_stay_even_where_a_plan_knows_what_is_run_beside_them(planned: bool) -> None:
-    """A method that freezes nothing, and runs much beside its steps in the last third of the stream."""
+@pytest.mark.parametrize("late", [True, False])
+def test_steps_are_even_where_nothing_is_frozen_whatever_is_run_beside_them(planned: bool, late: bool) -> None:
+    """Much is run beside the steps in the last third of the stream, or in the first; and steps differ in their cost."""
 
     def beside(arrived: int) -> int:
-        return 2 * MOST if arrived > 200 else 0
+        return 2 * MOST if (arrived > 200) == late else 0
 
-    whole = 300 + 2 * 100
+    times = sum(beside(arrived) for arrived in range(1, 301)) // MOST
     spent = np.cumsum([MOST + beside(arrived) for arrived in range(1, 301)])
     spending = tuple((spent[9::10] / spent[-1]).tolist()) if planned else ()
-    stream = Stream(real(whole * MOST), 1.0, 300, spend_savings=True, spending=spending, beside=beside)
+    stream = Stream(
+        real((300 + times) * MOST), 1.0, 300, spend_savings=True, spending=spending, beside=beside, freezes=False,
+        costs=lambda step: MOST - step % 7,
+    )  # fmt: skip
     stream.arrive(300)
-    uneven = max(stream.parts(5)) - min(stream.parts(5))
-    assert uneven <= 1 if planned else uneven > 20
+    assert stream.steps_at == [*range(1, 301)]
+
+
+def test_savings_are_no_more_than_the_plan_has_left() -> None:
+    """Half of every step rests, but as much is run beside the steps that nobody planned: nothing is there to spend."""
+    stream = Stream(real(300 * MOST), 1.0, 300, spend_savings=True, costs=lambda step: MOST // 2, beside=lambda n: 500)
+    stream.arrive(300)
+    assert stream.steps_at[:299] == [*range(1, 300)]
 
 
 # -- saved and loaded ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
 from budgeted.methods.bias import IDENTITY, Correction, fit
 from budgeted.methods.bic import BiasCorrection
-from tests.bright_rows import FACTS, samples
+from tests.bright_rows import FACTS, augmenter_of, samples
 from tests.methods import small
 from tests.methods.small import RealOps, assert_resumes_exactly, feed, learner_of
 
@@ -171,7 +171,7 @@ def test_the_teacher_is_the_model_at_the_boundary_and_stays() -> None:
 def test_withheld_samples_are_of_every_class_and_never_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = learner_of(BIC, own=SOON, slots=200)
     trained: set[bytes] = set()
-    augmenter = learner.problem.augmenter
+    augmenter = augmenter_of(learner)
 
     class Noting:
         normalise = augmenter.normalise

@@ -131,7 +131,7 @@ def follower(**settings: Any) -> SampleWiseImportance:
 @pytest.mark.parametrize(("better", "moves"), [("lower", 0.95), ("higher", 1 / 0.95)])
 def test_the_rate_moves_to_the_one_that_lets_the_loss_fall_faster(better: str, moves: float) -> None:
     technique = follower()
-    groups = technique.learner.optimizer.param_groups
+    groups = technique.learner.network.optimizer.param_groups
     noise = np.random.default_rng(0)
     start = 1e-3
     for turn in range(8):
@@ -152,7 +152,7 @@ def test_the_rate_stays_when_neither_is_better() -> None:
     fixed = follower(adaptive_rate=False)
     for _ in range(40):
         fixed._follow(1.0)
-    assert fixed.learner.optimizer.param_groups[0]["lr"] == 1e-3
+    assert fixed.learner.network.optimizer.param_groups[0]["lr"] == 1e-3
 
 
 def test_the_ledger_holds_the_forwards_of_the_memory() -> None:

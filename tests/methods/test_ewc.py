@@ -43,7 +43,7 @@ def shift(learner: Learner, by: float) -> None:
     """Move every weight along one fixed direction."""
     generator = torch.Generator().manual_seed(5)
     for parameter in learner.model.parameters():
-        parameter += by * torch.randn(parameter.shape, generator=generator)
+        parameter.add_(by * torch.randn(parameter.shape, generator=generator))
 
 
 def test_the_penalty_is_zero_at_the_anchor_and_quadratic_away_from_it() -> None:

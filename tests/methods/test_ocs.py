@@ -19,7 +19,7 @@ from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
 from budgeted.methods.ocs import OnlineCoreset, coreset_scores
 from budgeted.network.per_sample import PerSampleGradients
-from tests.bright_rows import samples
+from tests.bright_rows import augmenter_of, samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 OCS = METHODS["ocs"]
@@ -109,7 +109,7 @@ class Seen:
     """Stands in for the augmentation and keeps the batches that training sees."""
 
     def __init__(self, learner: Learner) -> None:
-        self.augmenter, self.batches = learner.problem.augmenter, []  # type: ignore[var-annotated]
+        self.augmenter, self.batches = augmenter_of(learner), []  # type: ignore[var-annotated]
 
     def __call__(self, batch: Tensor, rng: np.random.Generator) -> Tensor:
         self.batches.append([image.numpy().tobytes() for image in batch])
@@ -119,10 +119,10 @@ class Seen:
         return self.augmenter.normalise(images)
 
 
-def test_half_of_what_arrived_is_trained_on_and_the_last_half_is_stored() -> None:
+def test_half_of_what_arrived_is_trained_on_and_the_last_half_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     learner = made(slots=40, iterations=0.5)
     seen = Seen(learner)
-    learner.problem.augmenter = seen  # type: ignore[assignment]
+    monkeypatch.setattr(learner.problem, "augmenter", seen)
     stream = [image.numpy().tobytes() for image, _ in samples(27)]
     for number, (image, label) in enumerate(samples(24), 1):
         learner.learn(image, label)

@@ -14,7 +14,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Augmentation, Learner, LearnerSettings, Settings
 from budgeted.methods import METHODS
 from budgeted.methods.rm import RainbowMemory, thinned
-from tests.bright_rows import samples
+from tests.bright_rows import augmenter_of, samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 RM = METHODS["rm"]
@@ -54,7 +54,7 @@ def test_uncertainty_is_how_little_the_views_agree() -> None:
     votes: list[list[int]] = [[] for _ in slots]
     learner.model.eval()
     for _ in range(7):
-        views = learner.problem.augmenter(stored, generator)
+        views = augmenter_of(learner)(stored, generator)
         for place, view in enumerate(views):
             with torch.no_grad():
                 votes[place].append(int(learner.model(view[None]).argmax()))

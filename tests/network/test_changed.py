@@ -41,11 +41,11 @@ class Branching(nn.Module):
         self.branches.append(branch(len(self.branches) + 1))
 
 
-def made(name: str = "vanilla", seed: int = 0, **more: object) -> Learner:
+def made(name: str = "vanilla", fraction: float = 0.05, **more: object) -> Learner:
     freezing = {"ema": 0.3, "ema_start": "first"} if METHODS[name].freezing == "adaptive" else {}
-    settings = Settings(LearnerSettings(batch_size=8, learning_rate=1e-3, sampled_fraction=0.05), freezing=freezing)
+    settings = Settings(LearnerSettings(batch_size=8, learning_rate=1e-3, sampled_fraction=fraction), freezing=freezing)
     given = {"slots": 20, "seed": 0, "settings": settings, **more}
-    return Learner(seeded(Branching, seed), METHODS[name], FACTS, **given)  # type: ignore[arg-type]
+    return Learner(seeded(Branching), METHODS[name], FACTS, **given)  # type: ignore[arg-type]
 
 
 def feed(learner: Learner, start: int, end: int) -> None:
@@ -66,7 +66,7 @@ METHODS_THAT_GROW = ["vanilla", "er", "al", "sar", "al-sar", "der++"]
 
 @pytest.mark.parametrize("name", METHODS_THAT_GROW)
 def test_a_grown_network_is_trained_and_charged_as_run(name: str) -> None:
-    learner = made(name)
+    learner = made(name, fraction=0.0005)
     feed(learner, 0, TASK + 2)  # the grown network is priced, once
     assert branches(learner) == 2
     added = learner.model.get_parameter("branches.1.0.weight")
@@ -74,9 +74,8 @@ def test_a_grown_network_is_trained_and_charged_as_run(name: str) -> None:
     with ExecutedOnData() as executed:
         feed(learner, TASK + 2, 2 * TASK - 1)
     assert not torch.equal(before, added)
-    assert learner.ledger.spent.real - charged == pytest.approx(executed.total, rel=0.01)
+    assert learner.ledger.spent.real - charged == pytest.approx(executed.total, rel=0.02)
     assert {id(p) for p in learner.network.parameters()} == {id(p) for p in learner.model.parameters()}
-    assert any("branches.1" in block for block in learner.block_names()) or len(learner.block_names()) > 0
 
 
 def test_a_learner_without_tasks_for_its_method_has_them_for_its_network() -> None:

@@ -67,7 +67,7 @@ def test_keys(target: Any, key: object) -> None:
         3j,
         object(),
     ],
-    ids=repr,
+    ids=lambda target: type(target).__name__,
 )
 def test_what_is_no_key(target: Any) -> None:
     with pytest.raises(BudgetedError, match="a label must be a whole number or a word") as refused:

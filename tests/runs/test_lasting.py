@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -21,50 +23,77 @@ from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
 from budgeted.runs.plan import Plan, make_plan
 
-SAMPLES, SLOTS, EVERY = 240, 40, 60
+SAMPLES, SLOTS, EVERY = 320, 40, 80
 # what arrives when, or where a task ends, changes what these cost
 BY_STREAM = ["aser", "bic", "ewc", "gdumb", "ocs", "rm"]
 CASES = [(name, "gaussian") for name in METHODS] + [(name, "disjoint") for name in BY_STREAM]
 
 
-def planned(name: str, stream: str, **more: Any) -> Plan:
-    config = RunConfig(method=name)
-    given: dict[str, Any] = {"budget": Budget(), "iterations": 1.0, "samples": SAMPLES, "slots": SLOTS, **more}
+@cache
+def planned(name: str, stream: str, iterations: float = 1.0) -> Plan:
     info = streams.info("digits")
-    settings = config.build_settings(info.flips)
-    return make_plan(METHODS[name], info, "mlp", settings=settings, stream=stream, eval_every=EVERY, **given)
-
-
-def run_with(compute: str, name: str, stream: str, folder: Path) -> tuple[dict[str, Any], int]:
-    """The summary, and how many samples had arrived when the last step was run."""
-    last = [0, 0]
-
-    def note(progress: runs.Progress) -> None:
-        if progress.learner.steps > last[1]:
-            last[:] = progress.samples, progress.learner.steps
-
-    config = RunConfig(
-        method=name, stream=stream, model="mlp", limit=SAMPLES, slots=SLOTS, compute=compute, eval_every=EVERY,
-        eval_samples=10, checkpoint_every=SAMPLES,
+    return make_plan(
+        METHODS[name], info, "mlp", settings=RunConfig(method=name).build_settings(info.flips), samples=SAMPLES,
+        slots=SLOTS, budget=Budget(), iterations=iterations, stream=stream, eval_every=EVERY, seed=1,
     )  # fmt: skip
-    return runs.start(config, folder, note), last[0]
+
+
+def run_with(name: str, stream: str, folder: Path, **more: Any) -> tuple[dict[str, Any], list[int]]:
+    """The summary, and the steps after each sample."""
+    steps: list[int] = []
+    config = RunConfig(
+        method=name, stream=stream, model="mlp", limit=SAMPLES, slots=SLOTS, eval_every=EVERY, eval_samples=10,
+        checkpoint_every=SAMPLES, **more,
+    )  # fmt: skip
+    return runs.start(config, folder, lambda progress: steps.append(progress.learner.steps)), steps
+
+
+def off(name: str, stream: str) -> float:
+    """How far a plan may be from a run: what these two find in their memory is a matter of what was learned."""
+    return 0.04 if (name, stream) in (("aser", "disjoint"), ("rm", "disjoint")) else 0.01
+
+
+def last_step_at(steps: list[int]) -> int:
+    """Samples that had arrived when the last step was run."""
+    return steps.index(steps[-1]) + 1
+
+
+@pytest.mark.parametrize(("name", "stream"), CASES)
+def test_a_plan_is_what_a_run_spends(name: str, stream: str, tmp_path: Path) -> None:
+    plan = planned(name, stream)
+    summary, steps = run_with(name, stream, tmp_path / "run", iterations=1.0)
+    assert plan.steps == SAMPLES
+    assert steps[-1] == SAMPLES or name == "gdumb"  # which leaves steps that make no whole training
+    if steps[-1] == SAMPLES and summary["frozen_share"] == 0:
+        assert plan.spent.real == pytest.approx(summary["spent"]["real"], rel=off(name, stream))
+        assert plan.spent.paper == pytest.approx(summary["spent"]["paper"], rel=off(name, stream))
+        for purpose, cost in plan.per_step.items() if off(name, stream) == 0.01 else ():
+            if cost.real * plan.steps > 0.02 * plan.spent.real:
+                assert summary["spent_on"][purpose][1] == pytest.approx(cost.real * plan.steps, rel=0.05), purpose
+    assert summary["spent"]["real"] < 1.01 * plan.spent.real
 
 
 @pytest.mark.parametrize(("name", "stream"), CASES)
 def test_training_lasts_and_the_budget_is_spent(name: str, stream: str, tmp_path: Path) -> None:
-    plan = planned(name, stream)
-    budget = plan.spent.real  # pays for one iteration a sample
-    summary, last = run_with(f"{budget}FLOP", name, stream, tmp_path / "run")
-    assert summary["iterations_per_sample"] == pytest.approx(1, abs=0.03)
-    assert last > 0.95 * SAMPLES
+    budget = planned(name, stream).spent.real  # pays for one iteration a sample
+    summary, steps = run_with(name, stream, tmp_path / "run", compute=f"{budget}FLOP")
+    assert summary["iterations_per_sample"] == pytest.approx(1, abs=0.01)
+    assert last_step_at(steps) > 0.97 * SAMPLES
     assert summary["spent"]["real"] <= budget
-    if METHODS[name].freezing == "none":
-        assert summary["spent"]["real"] > 0.93 * budget
-    if METHODS[name].freezing == "none" and METHODS[name].trains:
-        for purpose, cost in plan.per_step.items():
-            on_this = cost.real * plan.steps
-            if on_this > 0.02 * budget:
-                assert summary["spent_on"][purpose][1] == pytest.approx(on_this, rel=0.1), purpose
+    if summary["frozen_share"] == 0:
+        assert summary["spent"]["real"] > (1 - off(name, stream)) * budget
+
+
+@pytest.mark.parametrize("savings", [False, True])
+@pytest.mark.parametrize("name", ["clib", "rm", "aser"])
+def test_steps_are_even_over_the_stream(name: str, savings: bool, tmp_path: Path) -> None:
+    """Whatever is run beside them, and wherever; the memory fills in the first fifth."""
+    budget = planned(name, "gaussian").spent.real
+    given = {"compute": f"{budget}FLOP", "spend_savings": savings}
+    _, steps = run_with(name, "gaussian", tmp_path / "run", **given)
+    fifths = np.diff([0, *steps[SAMPLES // 5 - 1 :: SAMPLES // 5]])
+    assert len(fifths) == 5
+    assert max(fifths) - min(fifths) <= 1
 
 
 @pytest.mark.parametrize("freezing", POLICIES)
@@ -99,19 +128,27 @@ def test_a_method_that_foresees_nothing_is_rehearsed() -> None:
     given: dict[str, Any] = {"settings": settings, "samples": 100, "slots": 40, "budget": Budget(), "iterations": 1.0}
     plain = make_plan(er, info, "mlp", **given).per_step
     twice = make_plan(Twice, info, "mlp", **given).per_step
-    assert twice["fisher"].real == pytest.approx(plain["forward"].real, rel=0.01)
-    assert twice["backward"].real == pytest.approx(plain["backward"].real + 1000 * 16, rel=1e-3)
+    assert twice["fisher"].real == pytest.approx(plain["forward"].real, rel=0.02)
+    assert 1000 * 14 < twice["backward"].real - plain["backward"].real <= 1000 * 16
     assert twice["forward"] == plain["forward"]
 
 
 @pytest.mark.parametrize("name", ["aser", "bic", "rm"])
 def test_it_lasts_under_the_other_rule_and_with_fewer_iterations(name: str, tmp_path: Path) -> None:
     """What is run for stored samples and for evaluations does not grow with the steps."""
-    budget = planned(name, "disjoint", iterations=0.4).spent.paper
-    summary, last = run_with(f"{budget}MAC", name, "disjoint", tmp_path / "run")
+    budget = planned(name, "disjoint", 0.4).spent.paper
+    summary, steps = run_with(name, "disjoint", tmp_path / "run", compute=f"{budget}MAC")
     assert summary["iterations_per_sample"] == pytest.approx(0.4, abs=0.02)
-    assert last > 0.95 * SAMPLES
-    assert 0.9 * budget < summary["spent"]["paper"] <= budget
+    assert last_step_at(steps) > 0.95 * SAMPLES
+    assert 0.97 * budget < summary["spent"]["paper"] <= budget
+
+
+def test_a_rate_buys_what_its_total_buys(tmp_path: Path) -> None:
+    rate = planned("er", "gaussian").spent.real // SAMPLES
+    by_rate, _ = run_with("er", "gaussian", tmp_path / "rate", compute=f"{rate}FLOP/sample")
+    in_all, _ = run_with("er", "gaussian", tmp_path / "total", compute=f"{rate * SAMPLES}FLOP")
+    assert by_rate["weights_sha256"] == in_all["weights_sha256"]
+    assert by_rate["spent"] == in_all["spent"]
 
 
 @pytest.mark.parametrize("name", ["clib", "rm", "bic", "gdumb"])

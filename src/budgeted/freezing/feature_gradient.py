@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
+from budgeted.budget import Cost
 from budgeted.budget.compiled import INNER, is_compiled
 from budgeted.budget.trace import tracing
 from budgeted.errors import BudgetedError
@@ -138,6 +139,12 @@ class FeatureGradient:
             self.checked = True
             cost += price_of_autograd() + 6 * rows.numel()  # a mean, a difference and two norms
         return GradientSize(mean_square(rows), len(rows), cost)
+
+    def price_of_loss(self, loss: Tensor, whole: Cost) -> Cost:
+        """What the loss's own part of a backward to the feature costs; `whole`: of a backward to all that it reads."""
+        if self._graph is None or not self._graph.marks_features or self.noted.feature is None:
+            return whole
+        return self._graph.to_feature(loss, self.noted.feature)
 
     def _by_autograd(self, loss: Tensor, price: Callable[[], int], scale: float) -> GradientSize:
         feature, operations = self.noted.feature, 0

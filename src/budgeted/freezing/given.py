@@ -29,7 +29,7 @@ class Given:
     logits: Tensor | None
     targets: Tensor | None
     forwards: list[Forward]
-    loss_costs: tuple[Cost, Cost, Cost]  # forward, backward, and backward to the outputs alone, where the graph tells
+    loss_costs: tuple[Cost, Cost]  # forward and backward, where the graph tells
     beside: tuple[nn.Parameter, ...]  # parameters of the loss itself
     scaler: torch.amp.GradScaler | None
     more: bool

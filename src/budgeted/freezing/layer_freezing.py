@@ -384,18 +384,15 @@ class LayerFreezing(Keeps):
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _read_by(self, loss: Tensor) -> tuple[list[Forward], tuple[Cost, Cost, Cost], tuple[nn.Parameter, ...]]:
+    def _read_by(self, loss: Tensor) -> tuple[list[Forward], tuple[Cost, Cost], tuple[nn.Parameter, ...]]:
         """The forwards of this step by what the loss reads of them, what the loss costs, and its own parameters."""
         if self._graph is None:
-            return list(self._noted.forwards.values()), (NOTHING, NOTHING, NOTHING), ()
+            return list(self._noted.forwards.values()), (NOTHING, NOTHING), ()
         found = self._graph.price(loss)
         noted = self._noted.forwards
         read = {n: frozenset(index for number, index in found.outputs if number == n) for n in noted}
         forwards = [self.prices.reading(forward, read[number]) for number, forward in noted.items()]
-        above = found.backward  # where features from inside are read, the last one alone is asked for
-        if self._graph.marks_features:
-            above = self._graph.price(loss, frozenset(range(len(self.chain)))).backward
-        return forwards, (found.forward, found.backward, above), found.parameters
+        return forwards, (found.forward, found.backward), found.parameters
 
     def _backward(
         self, given: Given, value: float, decided: Callable[[Sequence[nn.Parameter]], None] | None
@@ -425,7 +422,7 @@ class LayerFreezing(Keeps):
             split = self._splits.of(given.forwards, opened.frozen)
         if self._graph is not None and split.frozen and self._graph.marks_features:
             found = self._graph.price(given.loss, self._unreached(split.frozen))
-            given = replace(given, loss_costs=(found.forward, found.backward, given.loss_costs[2]))
+            given = replace(given, loss_costs=(found.forward, found.backward))
         costs = self._costs(given, split)
         if before is not None:
             self._refuse_if_unpaid(costs, split, before)

@@ -67,7 +67,7 @@ class LossGraph:
         self._output = f"budgeted.output.{next(_counter)}"
         self._head = f"budgeted.head.{next(_counter)}"
         self._feature = f"budgeted.feature.{next(_counter)}"
-        self.marks_features = False
+        self._blocks: set[int] = set()  # whose features were marked
         self._prices: dict[tuple[object, ...], tuple[Cost, Cost]] = {}
 
     def mark_outputs(self, number: int, outputs: list[Tensor]) -> None:
@@ -85,7 +85,16 @@ class LossGraph:
         """What a block inside the model puts out: the walk stops there too."""
         if feature.grad_fn is not None:
             _notes(feature.grad_fn).setdefault(self._feature, {})[feature.output_nr] = block
-            self.marks_features = True
+            self._blocks.add(block)
+
+    @property
+    def marks_features(self) -> bool:
+        return bool(self._blocks)
+
+    def to_feature(self, loss: Tensor, feature: Tensor) -> Cost:
+        """A backward of the loss to one feature: none is run to the others that are marked."""
+        own = None if feature.grad_fn is None else _notes(feature.grad_fn).get(self._feature, {}).get(feature.output_nr)
+        return self.price(loss, frozenset(block for block in self._blocks if block != own)).backward
 
     def price(self, loss: Tensor, unreached: frozenset[int] = frozenset()) -> LossPrice:
         """Walk from the loss to the model's outputs and to marked features, and price what lies between. No gradient is

@@ -32,7 +32,9 @@ def step_view(
     of_loss = given.loss_costs[0] + given.loss_costs[1]
 
     def feature_gradient() -> float:
-        cost = lambda: (prices.to_feature(forward) + given.loss_costs[2]).real  # noqa: E731
+        def cost() -> int:
+            return (prices.to_feature(forward) + features.price_of_loss(given.loss, given.loss_costs[1])).real
+
         size = features.size(given.loss, given.logits, given.targets, cost, given.scale)
         given.looked.append(Cost(0, size.operations))
         return size.mean if ranks is None else ranks.mean(size.mean, size.rows)

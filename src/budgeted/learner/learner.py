@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from budgeted.budget import Budget, BudgetSpent, Cost, Ledger, Purpose, total
+from budgeted.budget import NOTHING, Budget, BudgetSpent, Cost, Ledger, Purpose, total
 from budgeted.freezing import FrozenStep
 from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_without_room
 from budgeted.learner.generators import Generators
@@ -190,7 +190,7 @@ class Learner(Lends):
         except BudgetSpent:
             self._abandon(done, moved)
         if done is not None and moved:
-            self._record(done, self.account.end_step(done.costs), most)
+            self._record(done, self.account.end_step(done.costs), most, len(step.labels))
 
     def _observe(self, step: Step, drawn: Tensor) -> None:
         """Show the retrieval the gradients of what it drew."""
@@ -216,8 +216,9 @@ class Learner(Lends):
             executed = {purpose: cost for purpose, cost in done.costs.items() if purpose != "optimizer"}
         self.account.end_step(executed if self.account.affords(total(executed.values())) else {}, steps=0)
 
-    def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int) -> None:
-        self.pace.note(self.under(total(costs.values())), most)
+    def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int, batch: int) -> None:
+        saved = self.network.saved(done, batch) if done.frozen and self.pace.spend_savings else NOTHING
+        self.pace.note(self.under(total(costs.values())), most, self.under(saved))
         blocks = self.network.freezing.chain.blocks
         for block in done.frozen:
             self.rested[blocks[block].name] = self.rested.get(blocks[block].name, 0) + 1

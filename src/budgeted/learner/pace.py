@@ -57,6 +57,7 @@ class Pace:
         self._one = Fraction(iterations or 1).limit_denominator(10**6).denominator * 10**6
         self._granted = (0.0, 0)  # the last grant, in steps and in parts
         self._recent: deque[float] = deque(maxlen=_RECENT)
+        self._bank = 0.0  # what freezing has saved and nothing was bought for yet
         self._dearest_extra = 0  # of what nobody can say before a step: draws, similarity, a method's own work
         if iterations is None and budget.compute is not None and samples is None and not budget.compute.each:
             raise BudgetedError(
@@ -109,15 +110,18 @@ class Pace:
         return (left - waiting) / parts / self._per_step(most)
 
     def _saved(self, before: int, most: Callable[[], int]) -> float:
-        """Steps for each sample that the savings pay for within the next twentieth; below zero after overspending."""
+        """Steps more for this sample, so that what freezing saved is spent within the next twentieth of the stream, as
+        far as less was spent than planned. Where nothing is frozen a plan that was a little off moves no step."""
         assert self._compute is not None
         assert self._samples is not None
-        if not self._recent:
+        if not self._bank:
             return 0.0
         spent = self._account.ledger.spent.under(self._compute.rule)
-        saved = self._compute.amount * self._planned(before / self._samples) - spent
+        unspent = self._compute.over(self._samples).amount * self._planned(before / self._samples) - spent
         stretch = max(1, min(self._samples - before, self._samples // _STRETCHES))
-        return saved / (stretch * self._per_step(most))
+        given = max(0.0, min(self._bank, unspent)) / stretch
+        self._bank -= given
+        return given / self._per_step(most)
 
     def _planned(self, share: float) -> float:
         """Share of the compute that is planned to be spent when this share of the stream has arrived."""
@@ -145,10 +149,11 @@ class Pace:
         """A step had so much that nobody could say beforehand."""
         self._dearest_extra = max(self._dearest_extra, *extras)
 
-    def note(self, cost: int, most: int) -> None:
-        """A step cost this, and might have cost that with nothing frozen."""
+    def note(self, cost: int, most: int, saved: int = 0) -> None:
+        """A step cost this, at most it might have cost that; so much was saved by what rested in it."""
         if self._compute is not None and most:
             self._recent.append(cost / most)
+            self._bank += max(0, saved)
 
     def end(self, arrived: int, steps: int) -> None:
         """What is left of the compute pays for no further training: say so, once."""
@@ -170,6 +175,7 @@ class Pace:
         return {
             "due": [self._parts, self._one],
             "recent": list(self._recent),
+            "bank": self._bank,
             "extra": self._dearest_extra,
             "spent_up": self.spent_up,
         }
@@ -178,5 +184,6 @@ class Pace:
         parts, one = state["due"]
         self._parts = int(parts) * self._one // int(one)
         self._recent.extend(float(share) for share in state["recent"])
+        self._bank = float(state["bank"])
         self._dearest_extra = int(state["extra"])
         self.spent_up = bool(state["spent_up"])

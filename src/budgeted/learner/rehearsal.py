@@ -1,8 +1,8 @@
 """What a stream will cost, before there is data: the same learner goes through it dry, and is charged as if it ran.
 
-Every sample of the course is offered to the memory and every evaluation is held; training steps are run in short
-stretches, evenly over the stream, and stand for the others. So whatever a method, a retrieval or a selection runs is
-known without its author saying anything. What freezing looks at, which depends on real gradients, and the time of an
+Every sample of the course is offered to the memory and every evaluation is held; training steps of a long stream are
+run in short stretches, evenly over it, and stand for the others. So whatever a method, a retrieval or a selection runs
+is known without its author saying anything. What freezing looks at, which depends on real gradients, and the time of an
 operation are measured in a few real steps on noise.
 """
 
@@ -11,18 +11,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from budgeted.budget import NOTHING, Cost, Ledger, Purpose, total
 from budgeted.budget.account import Account
 from budgeted.learner.learner import Learner
 from budgeted.learner.parts import Parts
-from budgeted.network import Network
+from budgeted.network import Inputs, Network
 from budgeted.network.dry import DryNetwork
 from budgeted.problems.batches import length
 
@@ -51,7 +53,7 @@ class Course:
         run_at = np.arange(len(self.labels))
         if not trains:
             run_at = np.array(self.evaluations)[np.searchsorted(self.evaluations, run_at, side="right")] - 1
-        return int(np.ceil(np.searchsorted(np.sort(first), run_at, side="right").mean()))
+        return max(1, round(float(np.searchsorted(np.sort(first), run_at, side="right").mean())))
 
 
 @dataclass(frozen=True)
@@ -97,20 +99,23 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
     sample = learner.problem.noise(np.random.default_rng(0))
     assert isinstance(tally, _Tally)
     parts = max(1, min(_PARTS, count // 2))
+    begins = 0 if count <= parts * _STEPS else 0.5  # of a short stream every step is run
     evaluations, boundaries = {*course.evaluations}, {*course.boundaries}
     of_parts: list[dict[Purpose, Cost]] = []  # of a step in each part of the stream
     beside: list[Cost] = []  # at the ends of the parts
     fixed, before, until = 0, (0, dict(tally.of_steps)), 0
     learner.iterations = float(not learner.method.trains)  # one that trains for evaluations runs all of its steps
     for arrived, label in enumerate(course.labels.tolist(), start=1):
-        if learner.method.trains and not until and arrived > (2 * len(of_parts) + 1) * count // (2 * parts):
+        if learner.method.trains and not until and arrived > (len(of_parts) + begins) * count / parts:
             before, until = (learner.steps, dict(tally.of_steps)), learner.steps + _STEPS
             learner.iterations = 1.0
         learner.learn(sample, label)
         if until and (learner.steps >= until or arrived == count):
             learner.iterations, until = 0.0, 0
             learner.pace.reset()
-            of_parts.append(_mean_since(before, (learner.steps, tally.of_steps)))
+            found = _mean_since(before, (learner.steps, tally.of_steps)) or (of_parts[-1] if of_parts else {})
+            passed = max(len(of_parts) + 1, arrived * parts // count)  # on a short stream a stretch goes over several
+            of_parts += [found] * (passed - len(of_parts))
         if arrived in evaluations:
             learner.before_prediction()
         if arrived in boundaries and arrived < count and learner.boundaries:
@@ -119,9 +124,9 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
         while len(beside) < parts and arrived >= (len(beside) + 1) * count // parts:
             beside.append(learner.ledger.spent - total(tally.of_steps.values()))
     learner.close()
-    of_parts = [each for each in of_parts if each] or [_mean_since((0, {}), (learner.steps, tally.of_steps))]
-    if not any(of_parts):
-        of_parts = [learner.network.nominal(learner.batch_size)]
+    if not of_parts or not all(of_parts):  # no step came while the stream ran
+        anywhere = _mean_since((0, {}), (learner.steps, tally.of_steps))
+        of_parts = [anywhere or learner.network.nominal(learner.batch_size)] * parts
     on: dict[Purpose, Cost] = {p: c - tally.of_steps.get(p, NOTHING) for p, c in learner.ledger.spent_on.items()}
     return Rehearsed(_mean(of_parts), on, tuple(total(each.values()) for each in of_parts), tuple(beside),
                      max(fixed, _fixed(learner)))  # fmt: skip
@@ -144,7 +149,9 @@ def measure(build: Callable[..., Learner], batch: int) -> tuple[dict[Purpose, Co
     operation under rule `real` on this machine."""
     # large batches of large images would take minutes; time and looks grow with the batch
     few = min(batch, 16)
-    learner = build(parts=Parts, iterations=0.0, batch_size=few, slots=max(2 * few, _STORED))
+    learner = build(parts=_LookingParts, iterations=0.0, batch_size=few, slots=max(2 * few, _STORED))
+    looks = learner.account
+    assert isinstance(looks, _Looks)
     noise = np.random.default_rng(0)
     classes, number = learner.problem.classes or 2, 0
 
@@ -167,11 +174,11 @@ def measure(build: Callable[..., Learner], batch: int) -> tuple[dict[Purpose, Co
     while len(learner.memory) < 2 * few and number < 20 * few:
         arrive()
     train(1)  # traces prices, and checks the closed form, once
-    looked, spent, start = learner.ledger.spent_on["fisher"], learner.ledger.spent, time.perf_counter()
+    looked, spent, start = looks.cost, learner.ledger.spent, time.perf_counter()
     train(_MEASURED)
     seconds = time.perf_counter() - start
     ran = (learner.ledger.spent - spent).real
-    of_step = part_of(learner.ledger.spent_on["fisher"] - looked, batch / (few * _MEASURED))
+    of_step = part_of(looks.cost - looked, batch / (few * _MEASURED))
     learner.close()
     return ({"fisher": of_step} if of_step.real else {}), seconds / max(1, ran)
 
@@ -195,6 +202,20 @@ class _Tally(Account):
         return found
 
 
+class _Looks(Account):
+    """Knows what freezing looked at, without what else goes by that purpose."""
+
+    cost = NOTHING
+
+    def end_step(self, costs: Mapping[Purpose, Cost], steps: int = 1) -> dict[Purpose, Cost]:
+        self.cost += costs.get("fisher", NOTHING)
+        return super().end_step(costs, steps)
+
+
+class _LookingParts(Parts):
+    account = _Looks
+
+
 class _DryParts(Parts):
     """A network that runs nothing, a memory without pixels."""
 
@@ -204,8 +225,13 @@ class _DryParts(Parts):
 
     def network(self, model: nn.Module, device: torch.device) -> Network:
         problem = self.learner.problem
-        # inputs without data: nobody looks at them
-        problem.inputs = lambda samples, generator=None: problem.example(length(samples))  # type: ignore[method-assign]
+
+        @cache
+        def nothing(count: int) -> Inputs:
+            made: Inputs = pytree.tree_map(lambda each: torch.zeros_like(each, device=device), problem.example(count))
+            return made
+
+        problem.inputs = lambda samples, generator=None: nothing(length(samples))  # type: ignore[method-assign]
         return super().network(model, device)
 
 

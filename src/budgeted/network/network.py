@@ -349,6 +349,11 @@ class Network(Keeps):
             "optimizer": self.freezing.optimizer_cost(everything),
         }
 
+    def saved(self, done: FrozenStep, batch: int) -> Cost:
+        """What a training step on so many samples did not cost because blocks rested."""
+        whole = self.nominal(batch)
+        return total(whole.values()) - total(done.costs[purpose] for purpose in whole)
+
     def _price(self, inputs: Inputs, backward: bool) -> Cost:
         prices = self.freezing.price(**_given(inputs))
         return prices.total if backward else total(prices.forward)

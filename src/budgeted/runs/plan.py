@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from budgeted import models
-from budgeted.budget import Budget, Compute, Cost, Purpose, Rule, format_bytes, format_compute, total
+from budgeted.budget import NOTHING, Budget, Compute, Cost, Purpose, Rule, format_bytes, format_compute, total
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings
 from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
@@ -131,7 +131,8 @@ class Planner:
         found = rehearse(
             lambda **more: self.learner(rows=rows, slots=slots, budget=budget, device="cpu", **more), self.course
         )
-        return replace(found, step={**found.step, **self.measured[0]})
+        looks = {purpose: cost + found.step.get(purpose, NOTHING) for purpose, cost in self.measured[0].items()}
+        return replace(found, step={**found.step, **looks})
 
     @cached_property
     def measured(self) -> tuple[dict[Purpose, Cost], float]:

@@ -1,4 +1,4 @@
-"""Steps of a tiny LLaVA with adapters: charged as executed, gradients as of a full backward, what rests does not move."""
+"""Steps of a tiny LLaVA with adapters: charged as executed, with the gradients of a full backward; what rests stays."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_inputs_that_require_gradients_make_no_backward_longer() -> None:
         with ExecutedOnData() as executed:
             loss = loss_of(model)
             if freezing is None:
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             else:
                 freezing.backward(loss)
         counts[plain, asked] = executed.total

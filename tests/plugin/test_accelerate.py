@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
+from accelerate import Accelerator  # type: ignore[import-untyped]
+from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -24,7 +24,7 @@ from tests.nets import seeded
 @pytest.fixture(params=["no", "bf16"])
 def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
     yield Accelerator(cpu=True, mixed_precision=request.param)
-    AcceleratorState._reset_state(reset_partial_state=True)  # type: ignore[no-untyped-call]
+    AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def network() -> nn.Module:
@@ -86,7 +86,7 @@ def test_no_word_where_every_loss_comes() -> None:
         with torch.no_grad():
             model(inputs)
         optimizer.step()  # warnings are errors here
-    with pytest.raises(BudgetedError, match="not finite|is nan"):
+    with pytest.raises(BudgetedError, match=r"not finite|is nan"):
         freezing.backward(cross_entropy(model(inputs), labels) * torch.nan)
     optimizer.step()
 

@@ -207,7 +207,7 @@ def test_pictures_under_their_own_names(tmp_path: Path) -> None:
     pictures.path(gone).unlink()
     assert pictures.missing([problem]) == [gone]
     assert with_pictures([problem], pictures) == ()
-    with pytest.raises(DataMissing, match="neg__9.png is not there"):
+    with pytest.raises(DataMissing, match=r"neg__9\.png is not there"):
         pictures.picture(gone)
     with pytest.raises(DataError, match="leads out of the folder"):
         pictures.path("../../etc/passwd")

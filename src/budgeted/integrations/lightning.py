@@ -118,7 +118,7 @@ class FreezingCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.log_dict(
+        pl_module.log_dict(
             {
                 "spent_mac": float(self.spent.paper),
                 "spent_flop": float(self.spent.real),
@@ -201,7 +201,8 @@ class FreezingCallback(Callback):
             ("manual optimization: call LayerFreezing or AdaptiveFreezing in your training_step",
              not module.automatic_optimization),
             ("several optimizers", len(trainer.optimizers) != 1),
-            ("a gradient scaler (16-mixed): use bf16-mixed", getattr(trainer.precision_plugin, "scaler", None) is not None),
+            ("a gradient scaler (16-mixed): use bf16-mixed",
+             getattr(trainer.precision_plugin, "scaler", None) is not None),
         ):  # fmt: skip
             if present:
                 raise BudgetedError(f"freezing in Lightning does not cover {what}")

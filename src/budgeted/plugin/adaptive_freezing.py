@@ -51,7 +51,7 @@ Listener = Callable[[Sequence[nn.Parameter]], None]
 
 
 class MissedBackwardWarning(UserWarning):
-    """The optimizer stepped on gradients that freezing never saw: said once."""
+    """The optimizer steps, and no loss ever came to freezing: said once."""
 
 
 class AdaptiveFreezing:
@@ -281,11 +281,10 @@ class AdaptiveFreezing:
 
     def _stepped(self, *_: Any) -> None:
         if self._engine is not None:
-            if self._engine.waits_for_backward and not self._told:
+            if self._backwards == 0 and self._engine.waits_for_backward and not self._told:
                 self._told = True
                 warnings.warn(
-                    "the optimizer stepped, but the loss of the last forward never came to AdaptiveFreezing: nothing "
-                    "is frozen or charged; call freezing.backward(loss) in place of loss.backward() or "
+                    "the optimizer stepped, but no loss ever came to AdaptiveFreezing: nothing is frozen or charged; call freezing.backward(loss) in place of loss.backward() or "
                     "accelerator.backward(loss)",
                     MissedBackwardWarning,
                     stacklevel=4,

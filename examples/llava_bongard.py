@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import math
 import random
 import time
@@ -40,11 +41,14 @@ class World:
     data: DrawnBongard
     processor: Any
 
+    def __post_init__(self) -> None:
+        self.picture = functools.cache(self.data.picture)
+
     def batch(self, items: Sequence[Item], answers: bool = True) -> dict[str, Tensor]:
         return batch_of(
             self.processor,
             [item.question for item in items],
-            [[self.data.picture(name) for name in item.pictures] for item in items],
+            [[self.picture(name) for name in item.pictures] for item in items],
             [item.answer for item in items] if answers else None,
         )
 

@@ -284,8 +284,8 @@ class AdaptiveFreezing:
             if self._backwards == 0 and self._engine.waits_for_backward and not self._told:
                 self._told = True
                 warnings.warn(
-                    "the optimizer stepped, but no loss ever came to AdaptiveFreezing: nothing is frozen or charged; call freezing.backward(loss) in place of loss.backward() or "
-                    "accelerator.backward(loss)",
+                    "the optimizer stepped, but no loss ever came to AdaptiveFreezing: nothing is frozen or charged; "
+                    "call freezing.backward(loss) in place of loss.backward() or accelerator.backward(loss)",
                     MissedBackwardWarning,
                     stacklevel=4,
                 )

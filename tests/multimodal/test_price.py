@@ -98,6 +98,7 @@ def _of_depth(text: int, vision: int) -> tuple[int, int]:
     shape = replace(full, text=replace(full.text, layers=text), vision=replace(full.vision, layers=vision))
     with _known_as("shallow", shape):
         model = with_lora(sizes.on_meta("shallow")).train()
+    assert all(parameter.is_meta for parameter in model.parameters())  # the adapters take no memory either
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     with pytest.MonkeyPatch.context() as patch, FakeTensorMode(allow_non_fake_inputs=True):
         patch.setattr(torch, "_check_tensor_all_with", lambda *_: None)  # there are no values to look at

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import math
 import random
 import time
@@ -28,10 +29,7 @@ from budgeted.models.llava import llava
 from budgeted.models.llava_lora import SMALL, with_lora
 from budgeted.models.llava_words import answers_of, batch_of, tiny_processor
 from budgeted.plugin import AdaptiveFreezing
-from budgeted.streams.bongard.answers import chosen
-from budgeted.streams.bongard.drawn import DrawnBongard, drawn_bongard
-from budgeted.streams.bongard.items import SHORT, Kind, items_of
-from budgeted.streams.bongard.problem import Item
+from budgeted.streams.bongard import SHORT, DrawnBongard, Item, Kind, drawn_bongard, items_of, score_choices
 
 BATCH = 16
 
@@ -43,11 +41,14 @@ class World:
     data: DrawnBongard
     processor: Any
 
+    def __post_init__(self) -> None:
+        self.picture = functools.cache(self.data.picture)
+
     def batch(self, items: Sequence[Item], answers: bool = True) -> dict[str, Tensor]:
         return batch_of(
             self.processor,
             [item.question for item in items],
-            [[self.data.picture(name) for name in item.pictures] for item in items],
+            [[self.picture(name) for name in item.pictures] for item in items],
             [item.answer for item in items] if answers else None,
         )
 
@@ -56,12 +57,12 @@ class World:
         for start in range(0, len(items), 64):
             part = items[start : start + 64]
             said = answers_of(model, self.processor, self.batch(part, answers=False), longest=6)
-            right += sum(chosen(text, item.choices) == item.answer for text, item in zip(said, part, strict=True))
+            right += score_choices(said, [item.choices for item in part], [item.answer for item in part]).right
         return right / len(items)
 
 
-def world_of(seed: int) -> World:
-    data = drawn_bongard(seed, known=1500)
+def world_of(seed: int, known: int = 1500, test: int = 4) -> World:
+    data = drawn_bongard(seed, known=known, test=test)
     shown = [item for kind in ("pn", "ca") for item in items_of(data.known[:300], kind, SHORT)]  # type: ignore[arg-type]
     texts = [f"{item.question.replace('<image>', '')} {item.answer}" for item in shown]
     texts += [f", {word}, {word}" for word in data.words()] * 50  # each a token, as a grown tokenizer would have them
@@ -129,11 +130,13 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=["none", "adaptive"])
     parser.add_argument("--always", nargs="*", default=[], help="modules that never rest")
     parser.add_argument("--steps", type=int, default=450)
-    parser.add_argument("--pretraining", type=int, nargs=2, default=(150, 450))
+    parser.add_argument("--pretraining", type=int, nargs=2, default=(150, 600))
+    parser.add_argument("--known", type=int, default=1500, help="problems to pretrain on")
+    parser.add_argument("--test", type=int, default=4, help="test problems of each new concept")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
     torch.manual_seed(given.seed)
-    world, started = world_of(given.seed), time.process_time()
+    world, started = world_of(given.seed, given.known, given.test), time.process_time()
     base = pretrained(world, given.seed, tuple(given.pretraining))
     print(f"seed {given.seed}: pretrained in {time.process_time() - started:.0f} CPU seconds")
     for policy in given.policies:

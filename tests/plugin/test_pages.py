@@ -19,7 +19,7 @@ from tests.test_readme import sides
 
 PLUGIN = ROOT / "docs" / "plugin.md"
 PAGES = [ROOT / "docs" / "integrations" / f"{name}.md" for name in
-         ("accumulation", "autocast", "checkpointing", "compile", "ddp")]  # fmt: skip
+         ("accelerate", "accumulation", "autocast", "checkpointing", "compile", "ddp")]  # fmt: skip
 EXAMPLES = {
     "freezing_in_your_loop": ["--epochs", "1"],
     "retrieval_in_your_loop": ["--samples", "200"],

@@ -69,7 +69,7 @@ class BlockChain:
     def check(self, frozen: Collection[int]) -> frozenset[int]:
         """The set as it may be frozen: known blocks, and never the last one that trains nor what comes after it.
 
-        Blocks whose parameters are all to be trained always are left out of it.
+        Blocks of which all that is trained is trained always are left out of it.
         """
         last = self.last_trained() if frozen else 0
         for block in frozen:
@@ -79,7 +79,12 @@ class BlockChain:
                 raise BudgetedError(
                     f"block {block} cannot be frozen: {others} (block {last} is {what}, {self.blocks[last].name!r})"
                 )
-        return frozenset(block for block in frozen if not self.always.issuperset(self.blocks[block].parameters))
+        return frozenset(block for block in frozen if not (self.always and self._never_rests(block)))
+
+    def _never_rests(self, block: int) -> bool:
+        trained = {self.trace.parameter_names[index] for index in self.trace.trainable()}
+        own = trained.intersection(self.blocks[block].parameters)
+        return bool(own) and own <= self.always
 
     def frozen_parameters(self, frozen: Collection[int]) -> frozenset[str]:
         """Names of the parameters that rest when these blocks are frozen; a shared one only if all its blocks are."""

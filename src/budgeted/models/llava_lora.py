@@ -8,6 +8,7 @@ whole or not at all (the paper trains it; the published script sets its learning
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,8 @@ def with_lora(model: nn.Module, settings: Lora = PUBLISHED, *, seed: int = 0) ->
         target_modules=target(settings.layers),
         modules_to_save=[PROJECTOR] if settings.projector else None,
     )
-    with torch.random.fork_rng(devices=[]):
+    on_meta = next(model.parameters()).is_meta  # then the adapters take no memory either
+    with torch.random.fork_rng(devices=[]), torch.device("meta") if on_meta else contextlib.nullcontext():
         torch.default_generator.manual_seed(seed)
         adapted: nn.Module = peft.get_peft_model(model, chosen)
     return adapted

@@ -12,8 +12,6 @@ graph shows what the loss is. One decision is taken per optimizer step, however 
 
 from __future__ import annotations
 
-import difflib
-import inspect
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -36,14 +34,14 @@ from budgeted.budget import (
 from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.budget.pricing import Unpriced
 from budgeted.budget.trace import tracing
-from budgeted.errors import BudgetedError, UnknownName
-from budgeted.freezing import POLICIES, BlockChain, FreezingPolicy, FrozenStep, LayerFreezing
+from budgeted.errors import BudgetedError
+from budgeted.freezing import BlockChain, FreezingPolicy, FrozenStep, LayerFreezing
 from budgeted.freezing import policy as policy_by_name
 from budgeted.freezing.hooks import only_for
 from budgeted.freezing.layer_freezing import BatchNormStatistics, LossForPrice
 from budgeted.freezing.ranks import Ranks
-from budgeted.freezing.registry import settings_of
 from budgeted.freezing.units import Granularity
+from budgeted.plugin.keywords import refuse_unknown
 from budgeted.plugin.wrapped import inner_optimizer, unwrap
 
 FORMAT = 1
@@ -51,7 +49,7 @@ Listener = Callable[[Sequence[nn.Parameter]], None]
 
 
 class MissedBackwardWarning(UserWarning):
-    """The optimizer stepped on gradients that freezing never saw: said once."""
+    """The optimizer steps, and no loss ever came to freezing: said once."""
 
 
 class AdaptiveFreezing:
@@ -89,7 +87,7 @@ class AdaptiveFreezing:
         The others are those of `LayerFreezing`.
         """
         self.model, group = unwrap(model)
-        _refuse_unknown(policy, settings)
+        refuse_unknown(AdaptiveFreezing, policy, settings)
         optimizer = inner_optimizer(optimizer)
         self.policy = policy_by_name(policy, **settings) if isinstance(policy, str) else policy
         self.ledger = budget if isinstance(budget, Ledger) else Ledger(_compute(budget))
@@ -292,12 +290,11 @@ class AdaptiveFreezing:
 
     def _stepped(self, *_: Any) -> None:
         if self._engine is not None:
-            if self._engine.waits_for_backward and not self._told:
+            if self._backwards == 0 and self._engine.waits_for_backward and not self._told:
                 self._told = True
                 warnings.warn(
-                    "the optimizer stepped, but the loss of the last forward never came to AdaptiveFreezing: nothing "
-                    "is frozen or charged; call freezing.backward(loss) in place of loss.backward() or "
-                    "accelerator.backward(loss)",
+                    "the optimizer stepped, but no loss ever came to AdaptiveFreezing: nothing is frozen or charged; "
+                    "call freezing.backward(loss) in place of loss.backward() or accelerator.backward(loss)",
                     MissedBackwardWarning,
                     stacklevel=4,
                 )
@@ -311,22 +308,6 @@ class AdaptiveFreezing:
         ranks = Ranks(self.model, None if distributed is True else distributed)
         ranks.start_alike(self.model)
         return ranks
-
-
-def _refuse_unknown(policy: FreezingPolicy | str, settings: Mapping[str, Any]) -> None:
-    """A misspelt keyword is one of ours or one of the policy's: say which is near."""
-    if not settings:
-        return
-    ours = [name for name in inspect.signature(AdaptiveFreezing).parameters if name not in ("settings", "model")]
-    if not isinstance(policy, str):
-        for name in settings:
-            if difflib.get_close_matches(name, ours, n=1, cutoff=0.7):
-                raise UnknownName("setting of AdaptiveFreezing,", name, ours)
-        raise BudgetedError(f"{', '.join(settings)}: settings go with a policy's name; this policy is built already")
-    known = settings_of(POLICIES[policy])
-    for name in settings:
-        if known is not None and name not in known:
-            raise UnknownName(f"setting of AdaptiveFreezing or of its policy {policy!r},", name, [*ours, *known])
 
 
 def _price(optimizer: Optimizer | None, unpriced: Unpriced) -> OptimizerPrice | None:

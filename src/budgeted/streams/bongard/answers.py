@@ -4,8 +4,8 @@
 words. What names none or several is unparsed, and counts as wrong.
 
 **A sentence** is scored by token-F1: words of both, folded to lower case, counted as often as they occur. On the 262
-captions of Bongard-OpenWorld it tells a near-right answer from another problem's caption every time; chrF (from
-sacrebleu, an extra) nearly so; BLEU does not, and is not offered.
+captions of Bongard-OpenWorld it tells a near-right answer from another problem's caption (AUC 0.9999), and so does
+chrF (from sacrebleu, an extra); BLEU does not (0.93), and is not offered.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 from rich.progress import Progress
 
 from budgeted.cli import main
+from budgeted.cli.commands import COMMANDS
 from budgeted.methods import METHODS
 from budgeted.runs.config import RunConfig
 from tests.cli.small import MEMORY, QUICK, summaries
@@ -306,7 +307,7 @@ def test_help_names_every_command(capsys: Capture) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["rnu"], ["run", "--bogus", "1"], ["run", "--method"], ["run", "--slots", "x"], ["list"], ["list", "foo"],
+    [["run", "--bogus", "1"], ["run", "--method"], ["run", "--slots", "x"], ["list"], ["list", "foo"],
      ["plan", "--rule", "foo"], ["blocks"], ["demo", "--part", "x"]],
 )  # fmt: skip
 def test_what_cannot_be_parsed_ends_with_an_error(arguments: list[str], capsys: Capture) -> None:
@@ -317,6 +318,28 @@ def test_what_cannot_be_parsed_ends_with_an_error(arguments: list[str], capsys: 
     assert shown.out == ""
     assert shown.err != ""
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [([], "give a command first"), (["--json"], "give a command first"), (["rnu"], "did you mean 'run'?")],
+)
+def test_what_is_no_command_is_one_line(arguments: list[str], says: str, capsys: Capture) -> None:
+    assert says in refused(arguments, capsys)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_defaults_and_choices_and_never_none(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    assert "None" not in text
+    assert "default: )" not in text
+    assert " STR" not in text
+    assert "--no-json" not in text
+    if command == "run":
+        assert "--stream gaussian|disjoint|blurry|domain" in text
+        assert "(default: gaussian)" in text
 
 
 MISTAKES = {

@@ -4,26 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Protocol, Union
-
-import tyro
-from tyro.conf import subcommand
 
 from budgeted import __version__
-from budgeted.cli.blocks import Blocks
-from budgeted.cli.check import Check
-from budgeted.cli.costs import Costs
-from budgeted.cli.demo import Demo
-from budgeted.cli.listing import List
-from budgeted.cli.plan import Plan
-from budgeted.cli.run import Run, config_default
-from budgeted.cli.sweep import Sweep
-from budgeted.cli.table import Table
+from budgeted.cli.commands import read
 from budgeted.errors import BudgetedError
-
-
-class Command(Protocol):
-    def run_(self) -> None: ...
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,8 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"budgeted {__version__}")
         return 0
     try:
-        command = _parse(given)
-        command.run_()
+        read(given).run_()
     except BudgetedError as error:
         print(f"budgeted: error: {error}", file=sys.stderr)
         return 2
@@ -45,26 +28,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("budgeted: interrupted", file=sys.stderr)
         return 130
     return 0
-
-
-def _parse(given: list[str]) -> Command:
-    default = Run(run=config_default(given)) if given[:1] == ["run"] else Run()
-    # tyro reads subcommands off a Union object
-    commands = Union[  # noqa: UP007
-        Annotated[Run, subcommand("run", default=default)],
-        Annotated[Plan, subcommand("plan")],
-        Annotated[Costs, subcommand("costs")],
-        Annotated[Sweep, subcommand("sweep")],
-        Annotated[Table, subcommand("table")],
-        Annotated[List, subcommand("list")],
-        Annotated[Blocks, subcommand("blocks")],
-        Annotated[Check, subcommand("check")],
-        Annotated[Demo, subcommand("demo")],
-    ]
-    parsed: Command = tyro.cli(
-        commands,
-        prog="budgeted",
-        description="Train on a stream inside a hard budget of compute and bytes, and show what was spent.",
-        args=given,
-    )
-    return parsed

@@ -164,6 +164,11 @@ def _several_machines(summary: dict[str, Any]) -> list[str]:
     return [f"its bits are not those of one machine: {'; then '.join(there)}"] if len(there) > 1 else []
 
 
+def default(arguments: list[str]) -> Run:
+    """What the flags change: the plain defaults, or what a config file says."""
+    return Run(run=config_default(arguments))
+
+
 def config_default(arguments: list[str]) -> RunConfig:
     """The defaults of the flags: those of a config file, if one is named."""
     from budgeted.runs.config import read_config

@@ -21,7 +21,7 @@ class Table:
     many it would take.
     """
 
-    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR")]
+    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]")]
     """Folders of runs, or folders that hold such folders."""
     ddof: int = 1
     """Of the standard deviation: 1 for a sample (default), 0 as in the paper's tables."""

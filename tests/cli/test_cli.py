@@ -308,7 +308,7 @@ def test_help_names_every_command(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [["run", "--bogus", "1"], ["run", "--method"], ["run", "--slots", "x"], ["list"], ["list", "foo"],
-     ["plan", "--rule", "foo"], ["blocks"], ["demo", "--part", "x"]],
+     ["plan", "--rule", "foo"], ["table", ".", "--format", "xml"], ["blocks"], ["demo", "--part", "x"]],
 )  # fmt: skip
 def test_what_cannot_be_parsed_ends_with_an_error(arguments: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:

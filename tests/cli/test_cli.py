@@ -98,6 +98,29 @@ def test_progress_on_a_terminal_is_taken_down_also_after_an_error(
             bar.stop()
 
 
+@pytest.mark.parametrize(
+    ("width", "budget"),
+    [(80, ["--iterations", "1"]), (80, ["--compute", "6MFLOP"]), (160, ["--compute", "6MFLOP"])],
+)
+def test_the_progress_bar_is_whole(
+    width: int, budget: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bar, count, accuracy and time left on one line, nothing cut off; on a wide terminal everything."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["run", *QUICK, *MEMORY, *budget, "--method", "al-sar", "--out", str(tmp_path / "run")]) == 0
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().err)
+    frames = [line for line in re.split(r"[\r\n]", shown) if "/40" in line]
+    assert frames
+    for frame in frames:
+        assert len(frame.rstrip()) <= width
+        assert "…" not in frame
+        assert re.search(r"/40 accuracy \d[\d.]* %, A_AUC \d[\d.]* %, .*FLOP", frame)
+        assert re.search(r"(\d:\d\d|--:--)\s*$", frame)
+    if width == 160:
+        assert all("frozen" in frame for frame in frames)
+
+
 def test_the_folder_is_named_by_the_run_unless_told(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

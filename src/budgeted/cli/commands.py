@@ -19,6 +19,8 @@ COMMANDS = {
     "costs": "costs:Costs",
     "sweep": "sweep:Sweep",
     "table": "table:Table",
+    "predict": "predict:Predict",
+    "export": "export:Export",
     "list": "listing:List",
     "blocks": "blocks:Blocks",
     "check": "check:Check",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import budgeted
 from budgeted.cli.commands import COMMANDS, summary
 from budgeted.cli.listing import What, _known, made
+from tests.markdown import ROOT, table_rows
 
 LOADED = "; import sys; print(','.join(sorted({name.partition('.')[0] for name in sys.modules})))"
 
@@ -66,3 +68,9 @@ def test_top_level_names_are_those_of_their_rooms_and_types_see_the_same() -> No
     assert sorted([*typed, "__version__"]) == sorted(budgeted.__all__)
     with pytest.raises(AttributeError, match="no attribute 'Lerner'"):
         _ = budgeted.Lerner
+
+
+def test_the_page_of_stable_names_lists_them_all() -> None:
+    rows = [row for row in table_rows(ROOT / "docs" / "stable_names.md", "Stable names") if row[1].startswith("`")]
+    shown = {name: row[1].strip("`") for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert shown == budgeted._ROOM_OF

@@ -11,8 +11,6 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from tyro.conf import arg
 
-from budgeted.streams import order_names
-
 T = TypeVar("T")
 _WORDS = {
     "against": "ROW",
@@ -29,7 +27,6 @@ _WORDS = {
     "model": "NAME",
     "retrieval": "NAME",
     "rows": "ROW [ROW ...]",
-    "stream": "|".join(order_names()),
 }
 """what stands after an option whose value is text"""
 
@@ -44,10 +41,18 @@ def with_help_texts(command: type[T]) -> type[T]:
             with_help_texts(plain)  # type: ignore[arg-type]
         elif not _told(hint):
             text = plain in (str, str | None, tuple[str, ...])
-            metavar = _WORDS.get(field.name) if text else None
+            metavar = _word(field.name) if text else None
             hidden = "" if _says_nothing(field, plain) else None
             command.__annotations__[field.name] = Annotated[hint, arg(metavar=metavar, help_behavior_hint=hidden)]
     return command
+
+
+def _word(name: str) -> str | None:
+    if name == "stream":
+        from budgeted.streams import order_names  # whoever has a stream has loaded them; a list has not
+
+        return "|".join(order_names())
+    return _WORDS.get(name)
 
 
 def _says_nothing(field: dataclasses.Field[Any], plain: Any) -> bool:

@@ -32,6 +32,11 @@ _AGREE = 1e-3
 class Answering(nn.Module):
     """From uint8 images to a logit for each class that was met."""
 
+    mean: Tensor
+    std: Tensor
+    scale: Tensor
+    shift: Tensor
+
     def __init__(self, trained: Trained) -> None:
         super().__init__()
         learner = trained.learner
@@ -47,7 +52,7 @@ class Answering(nn.Module):
         self.register_buffer("shift", zero)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits = self.model((images.float() / 255 - self.mean) / self.std)[:, : self.seen].float()
+        logits: Tensor = self.model((images.float() / 255 - self.mean) / self.std)[:, : self.seen].float()
         return logits * self.scale + self.shift
 
 

@@ -29,6 +29,7 @@ ROWS_IN_ONE_PANEL = 5
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 _GREY, _INK = "#BBBBBB", "#333333"
 _PANELS_IN_A_ROW = 4
+_LONG = 26  # letters of a name that has no room among the marks
 _UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1))
 
 
@@ -42,7 +43,7 @@ def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
     """Accuracy over the stream: the mean over seeds, and a band over the range between them."""
     curves = [_curves(group) for group in groups]
     if len(groups) <= ROWS_IN_ONE_PANEL:
-        with _drawn(path, groups, "line: mean over seeds; band: from the lowest seed to the highest") as (_, axes):
+        with _drawn(path, groups, _seeds_note(groups)) as (_, axes):
             for place, (samples, values) in enumerate(curves):
                 _curve(axes, samples, values, COLOURS[place])
             ends = [float(values.mean(0)[-1]) for _, values in curves]
@@ -50,9 +51,7 @@ def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
             _name_axes(axes)
         return
     rows = -(-len(groups) // _PANELS_IN_A_ROW)
-    note = (
-        "accuracy on the classes seen so far; line: mean over seeds, band: lowest to highest seed, grey: the other rows"
-    )
+    note = f"accuracy on the classes seen so far; {_seeds_note(groups)}; grey: the other rows"
     with _drawn(path, groups, note, rows, _PANELS_IN_A_ROW) as (_, panels):
         for place, (axes, group) in enumerate(zip(panels, groups, strict=False)):
             for samples, values in curves:
@@ -116,6 +115,12 @@ def draw_against_compute(groups: Sequence[Group], path: Path) -> None:
         _label_places(axes, places, [group.label for group in groups])
 
 
+def _seeds_note(groups: Sequence[Group]) -> str:
+    if all(len(group.runs) == 1 for group in groups):
+        return "line: one seed"
+    return "line: mean over seeds; band: from the lowest seed to the highest"
+
+
 def _curves(group: Group) -> tuple[list[int], NDArray[np.float64]]:
     """Samples at which every seed was evaluated, and the accuracies there, seed by seed."""
     found = [{record["samples"]: 100 * record["accuracy"] for record in run.periodic_records()} for run in group.runs]
@@ -149,6 +154,14 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
     """Names beside their marks, moved up or down where others are near; then a thin line leads back."""
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     tall = (high - low) * 0.045
+    if max(map(len, labels)) > _LONG:  # beside the axes, where they have room
+        for place, at in enumerate(_apart([y for _, y in places], tall)):
+            axes.annotate(
+                labels[place], places[place], xytext=(1.03, at), textcoords=("axes fraction", "data"), va="center",
+                fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.7, "shrinkA": 0},
+            )  # fmt: skip
+        return
     near = [[b for b, (x, _) in enumerate(places) if abs(x - at) < (right - left) * 0.15] for at, _ in places]
     for place, (x, y) in enumerate(places):
         column = near[place]  # those whose names could cover this one

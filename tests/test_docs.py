@@ -20,6 +20,7 @@ from budgeted.bench.published import MULTIPLIERS, PAPER_SETTINGS, SLOT_REASONS
 from budgeted.budget import prices
 from budgeted.budget.prices import elementwise
 from budgeted.budget.trace import Op, Value
+from budgeted.cli.commands import read
 from budgeted.cli.run import Run
 from budgeted.cli.set_argument import with_pairs
 from budgeted.freezing.registry import POLICIES
@@ -143,7 +144,7 @@ def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest
     for toml in fences(page, "toml"):
         Path("first.toml").write_text(toml.text)
     for arguments in commands(page):
-        parsed = cli._parse(arguments)
+        parsed = read(arguments)
         if isinstance(parsed, Run) and parsed.resume is None:
             config = dataclasses.replace(parsed.run, settings=with_pairs(parsed.run.settings, parsed.set))
             config.build_settings(flips=False)  # names of methods, parts and settings exist

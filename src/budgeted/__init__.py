@@ -1,25 +1,122 @@
-"""Train on a stream that never stops, inside a hard budget of compute and storage, and prove the spending."""
+"""Train on a stream that never stops, inside a hard budget of compute and storage, and prove the spending.
+
+The names here are the stable ones (docs/stable_names.md). Each is imported when it is asked for: `import budgeted`
+alone does not load torch.
+"""
 
 from __future__ import annotations
 
+import gc
+import importlib
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from budgeted.audit import ExecutedOps
+    from budgeted.budget import (
+        Budget,
+        BudgetSpent,
+        Compute,
+        Cost,
+        Ledger,
+        UnpricedOperator,
+        format_bytes,
+        format_compute,
+        parse_bytes,
+        parse_compute,
+    )
+    from budgeted.errors import BudgetedError
+    from budgeted.freezing import (
+        AdaptivePrefix,
+        ConstantPrefix,
+        FreezingPolicy,
+        FrozenStep,
+        LayerFreezing,
+        LinearPrefix,
+        NeverFreeze,
+        RandomPrefix,
+        StepView,
+    )
+    from budgeted.learner import Augmentation, DataFacts, Learner, LearnerSettings, Settings, load, save
+    from budgeted.methods import METHODS, Method, Step, method
     from budgeted.plugin import AdaptiveFreezing, ReplayMemory, SimilarityAwareRetrieval
+    from budgeted.replay import Memory, Retrieval, Selection
 
 try:
     __version__ = version("budgeted")
 except PackageNotFoundError:  # a source tree on PYTHONPATH that was never installed
     __version__ = "0+source"
 
-__all__ = ["AdaptiveFreezing", "ReplayMemory", "SimilarityAwareRetrieval", "__version__"]
+__all__ = [
+    "METHODS",
+    "AdaptiveFreezing",
+    "AdaptivePrefix",
+    "Augmentation",
+    "Budget",
+    "BudgetSpent",
+    "BudgetedError",
+    "Compute",
+    "ConstantPrefix",
+    "Cost",
+    "DataFacts",
+    "ExecutedOps",
+    "FreezingPolicy",
+    "FrozenStep",
+    "LayerFreezing",
+    "Learner",
+    "LearnerSettings",
+    "Ledger",
+    "LinearPrefix",
+    "Memory",
+    "Method",
+    "NeverFreeze",
+    "RandomPrefix",
+    "ReplayMemory",
+    "Retrieval",
+    "Selection",
+    "Settings",
+    "SimilarityAwareRetrieval",
+    "Step",
+    "StepView",
+    "UnpricedOperator",
+    "__version__",
+    "format_bytes",
+    "format_compute",
+    "load",
+    "method",
+    "parse_bytes",
+    "parse_compute",
+    "save",
+]
+
+_ROOMS = {
+    "audit": ("ExecutedOps",),
+    "budget": ("Budget", "BudgetSpent", "Compute", "Cost", "Ledger", "UnpricedOperator", "format_bytes",
+               "format_compute", "parse_bytes", "parse_compute"),
+    "errors": ("BudgetedError",),
+    "freezing": ("AdaptivePrefix", "ConstantPrefix", "FreezingPolicy", "FrozenStep", "LayerFreezing", "LinearPrefix",
+                 "NeverFreeze", "RandomPrefix", "StepView"),
+    "learner": ("Augmentation", "DataFacts", "Learner", "LearnerSettings", "Settings", "load", "save"),
+    "methods": ("METHODS", "Method", "Step", "method"),
+    "plugin": ("AdaptiveFreezing", "ReplayMemory", "SimilarityAwareRetrieval"),
+    "replay": ("Memory", "Retrieval", "Selection"),
+}  # fmt: skip
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """The plug-ins, imported when they are asked for: `import budgeted` alone does not load torch."""
-    if name in __all__:
-        from budgeted import plugin
+    room = _ROOM_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    collecting = gc.isenabled()
+    gc.disable()  # with torch loaded every collection looks through its objects too: more than half of our import
+    try:
+        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{room}"), name)
+    finally:
+        if collecting:
+            gc.enable()
+    return found
 
-        return getattr(plugin, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 from collections.abc import Iterable
 
 _LONGEST = 1000
+_NEAR = 0.6
+_LISTED = 12
+"""names that an error lists; the whole list is a command's"""
 
 
 class BudgetedError(Exception):
@@ -16,13 +21,42 @@ class BudgetedError(Exception):
 
 
 class UnknownName(BudgetedError):
-    """A name that is in no list; the nearest known one is suggested."""
+    """A name that is in no list: the nearest known one is suggested, or the line says that none is near."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {nearest[0]!r}?" if nearest else "known: " + ", ".join(known)
-        super().__init__(f"unknown {kind} {name!r}: {hint}")
+        near = nearest(name, known)
+        if near is not None:
+            super().__init__(f"unknown {kind} {name!r}: did you mean {near!r}?")
+        elif os.sep in name or name.startswith(("~", ".")):
+            super().__init__(f"there is no file or folder {name}: check the path, or give a {kind}: {_some(known)}")
+        else:
+            super().__init__(f"unknown {kind} {name!r}, and none is near it: {_some(known, name)}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that this one was meant to be, if a slip of the fingers explains it.
+
+    Another number is no slip: resnet99 is no misspelt resnet56. Digits that were left out or changed places are.
+    """
+    for found in difflib.get_close_matches(name.lower(), known, n=3, cutoff=_NEAR):
+        given, there = _digits(name), _digits(found)
+        if sorted(given) == sorted(there) or there.startswith(given):
+            return found
+    return None
+
+
+def _digits(name: str) -> str:
+    return "".join(re.findall(r"\d", name))
+
+
+def _some(known: list[str], name: str = "") -> str:
+    """The known names, those that begin alike first; cut short if they are many."""
+    beginning = re.match(r"[^\W\d_]*", name)
+    alike = [each for each in known if beginning and beginning[0] and each.startswith(beginning[0])]
+    listed = [*alike, *(each for each in known if each not in alike)]
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED + 1 else ""
+    return "known are " + ", ".join(listed[: _LISTED if more else None]) + more
 
 
 def one_line(text: str) -> str:

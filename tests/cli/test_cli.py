@@ -10,6 +10,7 @@ import pytest
 from rich.progress import Progress
 
 from budgeted.cli import main
+from budgeted.cli.commands import COMMANDS
 from budgeted.methods import METHODS
 from budgeted.runs.config import RunConfig
 from tests.cli.small import MEMORY, QUICK, summaries
@@ -95,6 +96,29 @@ def test_progress_on_a_terminal_is_taken_down_also_after_an_error(
     finally:
         for bar in bars:
             bar.stop()
+
+
+@pytest.mark.parametrize(
+    ("width", "budget"),
+    [(80, ["--iterations", "1"]), (80, ["--compute", "6MFLOP"]), (160, ["--compute", "6MFLOP"])],
+)
+def test_the_progress_bar_is_whole(
+    width: int, budget: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bar, count, accuracy and time left on one line, nothing cut off; on a wide terminal everything."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert main(["run", *QUICK, *MEMORY, *budget, "--method", "al-sar", "--out", str(tmp_path / "run")]) == 0
+    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().err)
+    frames = [line for line in re.split(r"[\r\n]", shown) if "/40" in line]
+    assert frames
+    for frame in frames:
+        assert len(frame.rstrip()) <= width
+        assert "…" not in frame
+        assert re.search(r"/40 accuracy \d[\d.]* %, A_AUC \d[\d.]* %, .*FLOP", frame)
+        assert re.search(r"(\d:\d\d|--:--)\s*$", frame)
+    if width == 160:
+        assert all("frozen" in frame for frame in frames)
 
 
 def test_the_folder_is_named_by_the_run_unless_told(
@@ -306,8 +330,8 @@ def test_help_names_every_command(capsys: Capture) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["rnu"], ["run", "--bogus", "1"], ["run", "--method"], ["run", "--slots", "x"], ["list"], ["list", "foo"],
-     ["plan", "--rule", "foo"], ["blocks"], ["demo", "--part", "x"]],
+    [["run", "--bogus", "1"], ["run", "--method"], ["run", "--slots", "x"], ["list"], ["list", "foo"],
+     ["plan", "--rule", "foo"], ["table", ".", "--format", "xml"], ["blocks"], ["demo", "--part", "x"]],
 )  # fmt: skip
 def test_what_cannot_be_parsed_ends_with_an_error(arguments: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -317,6 +341,28 @@ def test_what_cannot_be_parsed_ends_with_an_error(arguments: list[str], capsys: 
     assert shown.out == ""
     assert shown.err != ""
     assert "Traceback" not in shown.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [([], "give a command first"), (["--json"], "give a command first"), (["rnu"], "did you mean 'run'?")],
+)
+def test_what_is_no_command_is_one_line(arguments: list[str], says: str, capsys: Capture) -> None:
+    assert says in refused(arguments, capsys)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_says_defaults_and_choices_and_never_none(command: str, capsys: Capture) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    text = capsys.readouterr().out
+    assert "None" not in text
+    assert "default: )" not in text
+    assert " STR" not in text
+    assert "--no-json" not in text
+    if command == "run":
+        assert "--stream gaussian|disjoint|blurry|domain" in text
+        assert "(default: gaussian)" in text
 
 
 MISTAKES = {

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from scipy import stats
 
 from tests.cli.small import MEMORY, QUICK, summaries
@@ -81,7 +82,7 @@ def test_accuracy_against_compute_is_drawn_where_it_is(
     figure = tmp_path / "tradeoff.png"
     said(["table", str(runs), "--tradeoff", str(figure)], capsys)
     assert figure.read_bytes().startswith(b"\x89PNG")
-    assert marks[0][0].get_xlabel() == "compute executed, MFLOP"
+    assert marks[0][0].get_xlabel() == "compute executed, MFLOP (rule real)"
     expected = {
         (
             statistics.mean(summary["spent"]["real"] for summary in summaries(runs, method)) / 1e6,
@@ -151,7 +152,7 @@ def test_a_run_named_twice_counts_once(runs: Path, capsys: Capture) -> None:
         (["RUNS", "--figure", "figure.xyz"], "xyz"),
         (["RUNS", "--tradeoff", "no/such/folder.png"], "no/such"),
         (["RUNS", "--tradeoff", "figure"], "end its name in .png"),
-        (["RUNS", "--format", "xml"], "xml"),
+        (["RUNS", "--dots", "figure.jpg"], "end its name in .png"),
     ],
 )
 def test_mistakes_of_tables(
@@ -159,9 +160,8 @@ def test_mistakes_of_tables(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
-    written = bool({"--csv", "--figure", "--tradeoff"} & {*arguments})  # which cannot be, after the table is printed
     arguments = [str(runs) if each == "RUNS" else each for each in arguments]
-    assert says in refused(["table", *arguments], capsys, quiet=not written)
+    assert says in refused(["table", *arguments], capsys)
 
 
 def test_an_unfinished_run_is_said(runs: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -169,3 +169,89 @@ def test_an_unfinished_run_is_said(runs: Path, tmp_path: Path, capsys: Capture) 
     unfinished.mkdir()
     (unfinished / "config.json").write_text((runs / "er-1" / "config.json").read_text())
     assert "holds no finished run" in refused(["table", str(unfinished)], capsys)
+
+
+def test_differences_are_paired_by_seed_beside_welchs(runs: Path, capsys: Capture) -> None:
+    text = said(["table", str(runs), "--against", "er"], capsys)
+    first, second = ([s["a_auc"] for s in summaries(runs, method)] for method in ("vanilla", "er"))
+    test = stats.ttest_rel(first, second)
+    low, high = test.confidence_interval(0.95)
+    noted = re.search(r"by seed \[(\S+), (\S+)\], p (\S+) \(paired, 2 seeds\)", text)
+    assert noted is not None
+    assert [float(noted[1]), float(noted[2])] == pytest.approx([100 * low, 100 * high], abs=0.01)
+    assert float(noted[3]) == pytest.approx(test.pvalue, rel=5e-3)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_on_a_terminal_the_table_is_a_terminals(
+    width: int, runs: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As wide as the terminal, with the same numbers; what does not fit is named."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = re.sub(r"\x1b\[[\d;]*m", "", said(["table", str(runs)], capsys))
+    assert "|" not in text
+    assert max(map(len, text.splitlines())) <= width
+    values = [100 * summary["a_auc"] for summary in summaries(runs, "er")]
+    assert f"{statistics.mean(values):.2f}±{statistics.stdev(values):.2f}" in text
+    assert "digits · gaussian stream · mlp" in " ".join(text.split())
+    assert ("too narrow here for" in text) == (width < 200)
+    assert ("train s" in text.partition("─")[0]) == (width == 200)
+    p = stats.ttest_ind(*([s["a_auc"] for s in summaries(runs, m)] for m in ("er", "vanilla")), equal_var=False).pvalue
+    assert f"{p:.3g}" in text
+
+
+def test_a_table_for_a_paper(runs: Path, capsys: Capture) -> None:
+    text = said(["table", str(runs), "--format", "latex"], capsys)
+    body = [line for line in text.splitlines() if not line.startswith("%")]
+    assert body[0].startswith(r"\begin{tabular}{llrrrrrrrrr}")
+    assert body[-1] == r"\end{tabular}"
+    rows = [line for line in body if line.endswith(r"\\")]
+    assert [line.count("&") for line in rows] == [10, 10, 10]
+    assert "A\\_AUC \\%" in rows[0]
+    assert sum(r"\textbf{" in line for line in rows[1:]) == 2 or rows[1].count(r"\textbf{") == 2
+    assert "±" not in "".join(body)
+    assert "<u>" not in text
+
+
+def test_every_figure_names_what_it_is_of(
+    runs: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles, labels = [], []
+    suptitle, annotate = Figure.suptitle, Axes.annotate
+
+    def noted(figure: Figure, text: str, **more: Any) -> Any:
+        titles.append(text)
+        return suptitle(figure, text, **more)
+
+    def named(axes: Axes, text: str, *places: Any, **more: Any) -> Any:
+        labels.append(text.splitlines()[0])
+        return annotate(axes, text, *places, **more)
+
+    monkeypatch.setattr(Figure, "suptitle", noted)
+    monkeypatch.setattr(Axes, "annotate", named)
+    figures = {flag: tmp_path / f"{flag}.svg" for flag in ("figure", "dots", "tradeoff")}
+    said(["table", str(runs), *(text for flag, path in figures.items() for text in (f"--{flag}", str(path)))], capsys)
+    assert len(titles) == 3
+    for title in titles:
+        assert title.startswith("digits · gaussian stream · mlp · 1 iteration a sample · ")
+        assert title.endswith("seeds 1, 2")
+    assert sorted(labels) == ["er", "er", "vanilla", "vanilla"]  # beside the curves and beside the marks
+    assert all(path.stat().st_size > 0 for path in figures.values())
+
+
+def test_many_rows_get_a_panel_each(
+    runs: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("budgeted.bench.figures.ROWS_IN_ONE_PANEL", 1)
+    panels = []
+    set_title = Axes.set_title
+
+    def noted(axes: Axes, text: str, **more: Any) -> Any:
+        panels.append(text)
+        return set_title(axes, text, **more)
+
+    monkeypatch.setattr(Axes, "set_title", noted)
+    said(["table", str(runs), "--figure", str(tmp_path / "figure.png")], capsys)
+    assert sorted(text.splitlines()[0] for text in panels) == ["er", "vanilla"]
+    assert all("A_AUC" in text for text in panels)

@@ -1,4 +1,9 @@
-"""Figures of runs: accuracy over the stream, and against the compute that was executed."""
+"""Figures of runs: accuracy over the stream, results with their intervals, and accuracy against compute.
+
+Every figure names what it is of in its title, and its rows where they are, without a legend. Up to five rows share one
+panel; more get a panel each, before the others in grey. Colours are those of Okabe and Ito, which people with any kind
+of colour vision tell apart.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +11,88 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from budgeted.bench.table import Group
+from budgeted.bench.table_formats import caption
 from budgeted.errors import BudgetedError
-from budgeted.runs.statistics import Summary, format_mean_sd, summarise
+from budgeted.runs.statistics import Summary, confidence_interval, format_mean_sd, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-_ROWS_IN_ONE_LOOK = 5
-_STYLES = ("-", "--", ":")
-_MARKS = "osD^v<>PX*ph"
+ROWS_IN_ONE_PANEL = 5
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_GREY, _INK = "#BBBBBB", "#333333"
+_PANELS_IN_A_ROW = 4
+_LONG = 26  # letters of a name that has no room among the marks
 _UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1))
 
 
+def refuse_undrawable(path: Path) -> None:
+    """Before anything is computed: a kind of picture that nobody draws."""
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise BudgetedError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
+
+
 def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
-    """Accuracy over the stream: the mean over seeds, and the range between them if the lines are few."""
-    with _drawn(path, len(groups)) as axes:
-        for place, group in enumerate(groups):
-            curves = [
-                {record["samples"]: 100 * record["accuracy"] for record in run.periodic_records()} for run in group.runs
-            ]
-            common = sorted(set.intersection(*(set(curve) for curve in curves)))
-            values = np.array([[curve[samples] for samples in common] for curve in curves])
-            mean = summarise(group.values("a_auc"))
-            style = _STYLES[place // 10 % len(_STYLES)]  # colours repeat after ten
-            label = _legend(group.label, f"(A_AUC {_percent(mean)})")
-            width = 1.4 if _crowded(len(groups)) else 1.8
-            (line,) = axes.plot(common, values.mean(0), style, label=label, linewidth=width)
-            if len(curves) > 1 and not _crowded(len(groups)):
-                axes.fill_between(common, values.min(0), values.max(0), color=line.get_color(), alpha=0.15, linewidth=0)
-        axes.set_xlabel("samples of the stream")
-        axes.set_ylabel("accuracy on the classes seen so far, %")
+    """Accuracy over the stream: the mean over seeds, and a band over the range between them."""
+    curves = [_curves(group) for group in groups]
+    if len(groups) <= ROWS_IN_ONE_PANEL:
+        with _drawn(path, groups, _seeds_note(groups)) as (_, axes):
+            for place, (samples, values) in enumerate(curves):
+                _curve(axes, samples, values, COLOURS[place])
+            ends = [float(values.mean(0)[-1]) for _, values in curves]
+            _label_ends(axes, ends, [_named(group) for group in groups])
+            _name_axes(axes)
+        return
+    rows = -(-len(groups) // _PANELS_IN_A_ROW)
+    note = f"accuracy on the classes seen so far; {_seeds_note(groups)}; grey: the other rows"
+    with _drawn(path, groups, note, rows, _PANELS_IN_A_ROW) as (_, panels):
+        for place, (axes, group) in enumerate(zip(panels, groups, strict=False)):
+            for samples, values in curves:
+                axes.plot(samples, values.mean(0), color=_GREY, linewidth=0.6, zorder=1)
+            _curve(axes, *curves[place], COLOURS[0])
+            result = summarise(group.values("a_auc"))
+            axes.set_title(f"{_wrapped(group.label, 30)}\nA_AUC {_percent(result)}", fontsize=8, loc="left")
+        for axes in panels[len(groups) :]:
+            axes.remove()
+        for place, axes in enumerate(panels[: len(groups)]):
+            axes.set_ylabel("accuracy, %" if place % _PANELS_IN_A_ROW == 0 else "", fontsize=8)
+            lowest = place + _PANELS_IN_A_ROW >= len(groups)
+            axes.set_xlabel("samples of the stream" if lowest else "", fontsize=8)
+            axes.tick_params(labelbottom=lowest)
+
+
+def draw_dots(groups: Sequence[Group], path: Path) -> None:
+    """A_AUC and A_last of every row: a dot at the mean, its 95 % interval, and every seed as a small mark."""
+    note = "dot: mean; line: 95 % interval of the mean (Student's t), cut at the edge; small: single seeds"
+    with _drawn(path, groups, note, 1, 2, height=1.2 + 0.34 * len(groups), share_x=False) as (_, panels):
+        for axes, key, title in zip(panels, ("a_auc", "a_last"), ("A_AUC, %", "A_last, %"), strict=True):
+            for place, group in enumerate(groups):
+                values = [100 * value for value in group.values(key)]
+                colour = COLOURS[0] if place % 2 == 0 else COLOURS[1]  # two, so that the eye keeps to its line
+                if len(values) > 1:
+                    axes.plot(confidence_interval(values), (place, place), color=colour, linewidth=2, zorder=2)
+                    axes.plot(values, [place] * len(values), "|", color=colour, markersize=7, alpha=0.6, zorder=2)
+                axes.plot(np.mean(values), place, "o", color=colour, markersize=6, zorder=3)
+            axes.set_yticks(range(len(groups)), [_wrapped(group.label, 34) for group in groups])
+            axes.set_ylim(len(groups) - 0.5, -0.5)
+            axes.set_xlabel(title)
+            _limit_to_means(axes, [100 * float(np.mean(group.values(key))) for group in groups])
+        panels[1].tick_params(labelleft=False)
 
 
 def draw_against_compute(groups: Sequence[Group], path: Path) -> None:
     """A_AUC against the compute that was executed: a mark per row, with the standard deviation over its seeds."""
     most = max(spent for group in groups for spent in group.spent("real"))
     prefix, unit = next((prefix, unit) for prefix, unit in _UNITS if most >= unit or unit == 1)
-    with _drawn(path, len(groups)) as axes:
+    with _drawn(path, groups, "mark: mean; lines: standard deviation over seeds") as (_, axes):
+        places = []
         for place, group in enumerate(groups):
             accuracy, spent = summarise(group.values("a_auc")), summarise(group.spent("real"))
             axes.errorbar(
@@ -55,47 +100,147 @@ def draw_against_compute(groups: Sequence[Group], path: Path) -> None:
                 100 * accuracy.mean,
                 xerr=None if spent.sd is None else spent.sd / unit,
                 yerr=None if accuracy.sd is None else 100 * accuracy.sd,
-                fmt=_MARKS[place % len(_MARKS)],
-                markersize=7,
+                fmt="o",
+                markersize=6,
                 elinewidth=1,
-                label=_legend(group.label, f"({_percent(accuracy)})"),
+                color=COLOURS[place % len(COLOURS)],
             )
-        axes.set_xlabel(f"compute executed, {prefix}FLOP")
+            places.append((spent.mean / unit, 100 * accuracy.mean))
+        axes.margins(0.12)
+        spent_by_row = [x for x, _ in places]
+        if max(spent_by_row) < 1.1 * min(spent_by_row):  # as good as equal: no axis shall make more of it
+            axes.set_xlim(0.9 * min(spent_by_row), 1.1 * max(spent_by_row))
+        axes.set_xlabel(f"compute executed, {prefix}FLOP (rule real)")
         axes.set_ylabel("A_AUC, %")
+        _label_places(axes, places, [group.label for group in groups])
+
+
+def _seeds_note(groups: Sequence[Group]) -> str:
+    if all(len(group.runs) == 1 for group in groups):
+        return "line: one seed"
+    return "line: mean over seeds; band: from the lowest seed to the highest"
+
+
+def _curves(group: Group) -> tuple[list[int], NDArray[np.float64]]:
+    """Samples at which every seed was evaluated, and the accuracies there, seed by seed."""
+    found = [{record["samples"]: 100 * record["accuracy"] for record in run.periodic_records()} for run in group.runs]
+    common = sorted(set.intersection(*(set(curve) for curve in found)))
+    return common, np.array([[curve[samples] for samples in common] for curve in found])
+
+
+def _curve(axes: Axes, samples: list[int], values: NDArray[np.float64], colour: str) -> None:
+    axes.plot(samples, values.mean(0), color=colour, linewidth=1.6, zorder=3)
+    if len(values) > 1:
+        axes.fill_between(samples, values.min(0), values.max(0), color=colour, alpha=0.25, linewidth=0, zorder=2)
+
+
+def _name_axes(axes: Axes) -> None:
+    axes.set_xlabel("samples of the stream")
+    axes.set_ylabel("accuracy on the classes seen so far, %")
+
+
+def _label_ends(axes: Axes, ends: Sequence[float], labels: Sequence[str]) -> None:
+    """Names beside the ends of their curves, moved apart where they would cover each other."""
+    low, high = axes.get_ylim()
+    lines = max(label.count("\n") + 1 for label in labels)
+    for place, at in enumerate(_apart(ends, (high - low) * 0.05 * lines)):
+        axes.annotate(
+            labels[place], (1, at), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
+            va="center", fontsize=8.5, color=COLOURS[place], annotation_clip=False,
+        )  # fmt: skip
+
+
+def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Sequence[str]) -> None:
+    """Names beside their marks, moved up or down where others are near; then a thin line leads back."""
+    (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+    tall = (high - low) * 0.045
+    if max(map(len, labels)) > _LONG:  # beside the axes, where they have room
+        for place, at in enumerate(_apart([y for _, y in places], tall)):
+            axes.annotate(
+                labels[place], places[place], xytext=(1.03, at), textcoords=("axes fraction", "data"), va="center",
+                fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False,
+                arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.7, "shrinkA": 0},
+            )  # fmt: skip
+        return
+    near = [[b for b, (x, _) in enumerate(places) if abs(x - at) < (right - left) * 0.15] for at, _ in places]
+    for place, (x, y) in enumerate(places):
+        column = near[place]  # those whose names could cover this one
+        at = _apart([places[other][1] for other in column], tall)[column.index(place)]
+        moved = abs(at - y) > tall / 3
+        axes.annotate(
+            _wrapped(labels[place], 40), (x, y), xytext=(x + (right - left) * (0.05 if moved else 0.015), at),
+            va="center", fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False, zorder=5,
+            bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
+            arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.7, "shrinkA": 0} if moved else None,
+        )  # fmt: skip
+
+
+def _apart(wanted: Sequence[float], least: float) -> list[float]:
+    """The places as near to the wanted ones as they can be with so much between any two, in the same order."""
+    order = sorted(range(len(wanted)), key=lambda place: wanted[place])
+    found = [wanted[place] for place in order]
+    for _ in range(200):
+        moved = False
+        for below in range(len(found) - 1):
+            lack = least - (found[below + 1] - found[below])
+            if lack > 1e-9 * max(1.0, least):
+                found[below] -= lack / 2
+                found[below + 1] += lack / 2
+                moved = True
+        if not moved:
+            break
+    placed = dict(zip(order, found, strict=True))
+    return [placed[place] for place in range(len(wanted))]
+
+
+def _limit_to_means(axes: Axes, means: Sequence[float]) -> None:
+    """An interval over two seeds may be wider than all that one wants to see: the axis follows the means."""
+    span = max(max(means) - min(means), 1.0)
+    low, high = axes.get_xlim()
+    axes.set_xlim(max(low, min(means) - 0.6 * span), min(high, max(means) + 0.6 * span))
 
 
 @contextmanager
-def _drawn(path: Path, rows: int) -> Iterator[Axes]:
-    """Axes to draw on, written to the file with a legend that has room for so many rows."""
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise BudgetedError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
+def _drawn(
+    path: Path,
+    groups: Sequence[Group],
+    note: str,
+    rows: int = 1,
+    columns: int = 1,
+    height: float | None = None,
+    share_x: bool = True,
+) -> Iterator[tuple[Figure, Any]]:
+    """A figure and its axes (one, or a list of panels), titled by what the runs have in common, written to the file."""
+    refuse_undrawable(path)
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(10, 5.5) if _crowded(rows) else (8, 4.5), layout="constrained")
+    size = (8.5, 4.6) if columns == 1 else (10, height or 1.0 + 2.0 * rows)
+    figure, found = plt.subplots(rows, columns, figsize=size, layout="constrained", sharey=True, sharex=share_x)
+    panels = [found] if columns == 1 else list(np.ravel(found))
     try:
-        yield axes
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(alpha=0.25)
-        if _crowded(rows):
-            axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
-        else:
-            axes.legend(frameon=False, loc="best")
+        yield figure, found if columns == 1 else panels
+        for axes in panels:
+            axes.spines[["top", "right"]].set_visible(False)
+            axes.grid(alpha=0.25)
+            axes.tick_params(labelsize=8)
+        figure.suptitle(textwrap.fill(caption(groups), 110), fontsize=10, x=0.01, ha="left")
+        foot = 0.24 / size[1]
+        figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))  # type: ignore[union-attr,call-arg]
+        figure.text(0.01, foot / 2, note, fontsize=7.5, color=_INK, ha="left", va="center")
         figure.savefig(path, dpi=140)
     finally:
         plt.close(figure)
 
 
-def _crowded(rows: int) -> bool:
-    return rows > _ROWS_IN_ONE_LOOK
+def _named(group: Group) -> str:
+    return f"{_wrapped(group.label, 30)}\nA_AUC {_percent(summarise(group.values('a_auc')))}"
 
 
-def _legend(name: str, result: str) -> str:
-    """In lines short enough to leave room for the curves beside the legend; the result is not torn apart."""
-    whole = result.replace(" ", "\N{NO-BREAK SPACE}")
-    return "\n".join(textwrap.wrap(f"{name} {whole}", 42, break_long_words=False, break_on_hyphens=False))
+def _wrapped(name: str, width: int) -> str:
+    return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _percent(summary: Summary) -> str:

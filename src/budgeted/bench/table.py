@@ -17,10 +17,10 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
 from budgeted.runs.records import read_records, records_digest
 from budgeted.runs.run import DEFAULT_SLOTS
-from budgeted.runs.statistics import format_mean_sd, rank, summarise, too_few, welch
+from budgeted.runs.statistics import PLUS_MINUS, Comparison, format_mean_sd, paired, rank, summarise, too_few, welch
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
-_COLUMNS = (
+COLUMNS = (
     "method",
     "seeds",
     "A_AUC %",
@@ -127,47 +127,68 @@ def _as_meant(config: dict[str, Any]) -> dict[str, Any]:
     return meant
 
 
-def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None) -> str:
-    """One row per group; bold is best, underlined is not significantly worse (Welch, 5 %)."""
-    if against is not None and against not in (labels := [group.label for group in groups]):
-        raise UnknownName("row", against, labels)
+def cells(groups: Sequence[Group], ddof: int, style: str) -> list[list[str]]:
+    """One row of text per group, under COLUMNS; bold is best, underlined is not significantly worse (Welch, 5 %)."""
     ranked = {
         key: {row.method: row for row in rank({g.label: g.values(key) for g in groups}, ddof=ddof)}
         for key in ("a_auc", "a_last")
     }
-    lines = [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
+    rows = []
     for group in groups:
         forgetting = group.values("f_last")
-        lines.append(
-            "| "
-            + " | ".join(
-                [
-                    group.label,
-                    ", ".join(run.seed for run in group.runs),
-                    ranked["a_auc"][group.label].cell("markdown", 2, 100),
-                    ranked["a_last"][group.label].cell("markdown", 2, 100),
-                    format_mean_sd(summarise(forgetting, ddof), 2, 100) if forgetting else "-",
-                    f"{float(np.mean(group.values('slots'))):.0f}",
-                    f"{float(np.mean(group.values('iterations'))):.0f}",
-                    format_compute(round(float(np.mean(group.spent("paper")))), "paper"),
-                    format_compute(round(float(np.mean(group.spent("real")))), "real"),
-                    f"{100 * float(np.mean(group.values('frozen_share'))):.1f}",
-                    f"{float(np.mean(group.values('train_seconds'))):.0f}",
-                ]
-            )
-            + " |"
+        rows.append(
+            [
+                group.label,
+                ", ".join(run.seed for run in group.runs),
+                ranked["a_auc"][group.label].cell(style, 2, 100),
+                ranked["a_last"][group.label].cell(style, 2, 100),
+                format_mean_sd(summarise(forgetting, ddof), 2, 100, PLUS_MINUS[style]) if forgetting else "-",
+                f"{float(np.mean(group.values('slots'))):.0f}",
+                f"{float(np.mean(group.values('iterations'))):.0f}",
+                format_compute(round(float(np.mean(group.spent("paper")))), "paper"),
+                format_compute(round(float(np.mean(group.spent("real")))), "real"),
+                f"{100 * float(np.mean(group.values('frozen_share'))):.1f}",
+                f"{float(np.mean(group.values('train_seconds'))):.0f}",
+            ]
         )
-    lines.append("")
-    lines.append(f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)")
+    return rows
+
+
+def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None) -> str:
+    """The table with pipes and dashes, and what there is to say below it."""
+    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
+    lines += [f"| {' | '.join(row)} |" for row in cells(groups, ddof, "markdown")]
+    return "\n".join([*lines, "", *remarks(groups, ddof, against)])
+
+
+def remarks(groups: Sequence[Group], ddof: int = 1, against: str | None = None) -> list[str]:
+    """What stands below a table: what its marks mean, and the tests between its rows."""
+    return legend(groups, ddof, against) + notes(groups, against)
+
+
+def legend(groups: Sequence[Group], ddof: int, against: str | None) -> list[str]:
+    """What the marks of a table mean."""
+    if against is not None and against not in (labels := [group.label for group in groups]):
+        raise UnknownName("row", against, labels)
+    lines = [f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)"]
     if any(run.machines > 1 for group in groups for run in group.runs):
         lines.append("†: went on on another machine, so its bits are not those of one arithmetic")
-    return "\n".join(lines + notes(groups, against))
+    return lines
 
 
-def notes(groups: Sequence[Group], against: str | None = None) -> list[str]:
-    """Welch's tests: the best group against every other, or every other against the one that is named; and a warning
-    where the seeds are too few to tell.
-    """
+@dataclass(frozen=True)
+class Test:
+    """A_AUC of one row against another's, in points: Welch's test, and the paired one over the seeds of both."""
+
+    one: str
+    other: str
+    welch: Comparison
+    paired: Comparison | None
+    warning: str | None
+
+
+def comparisons(groups: Sequence[Group], against: str | None = None) -> list[Test]:
+    """The best group against every other, or every other against the one that is named, where there are two seeds."""
     best = max(groups, key=lambda group: float(np.mean(group.values("a_auc"))))
     fixed = next((group for group in groups if group.label == against), best)
     found = []
@@ -175,15 +196,43 @@ def notes(groups: Sequence[Group], against: str | None = None) -> list[str]:
         if group is fixed or min(len(group.runs), len(fixed.runs)) < 2:
             continue
         one, other = (fixed, group) if against is None else (group, fixed)
-        test = welch(one.values("a_auc"), other.values("a_auc"))
-        what = f"A_AUC, {one.label} against {other.label}"
-        found.append(f"{what}: {100 * test.difference:+.2f} points, p {test.p_value:.3g} (Welch)")
-        warning = too_few(_by_seed(one), _by_seed(other), lambda a, b: welch(list(a.values()), list(b.values())))
-        if warning:
-            found.append(f"  warning: {warning}")
-    if any(len(group.runs) < 2 for group in groups) and len(groups) > 1:
-        found.append("warning: with one seed a difference cannot be told from chance")
-    return ["", *found] if found else []
+        first, second = _by_seed(one), _by_seed(other)
+        both = sorted(first.keys() & second.keys())
+        pairs = [{seed: values[seed] for seed in both} for values in (first, second)]
+        found.append(
+            Test(
+                one.label,
+                other.label,
+                welch(list(first.values()), list(second.values())),
+                paired(*pairs) if len(both) > 1 else None,
+                too_few(first, second, lambda a, b: welch(list(a.values()), list(b.values()))),
+            )
+        )
+    return found
+
+
+def notes(groups: Sequence[Group], against: str | None = None) -> list[str]:
+    """The tests in words, and a warning where the seeds are too few to tell."""
+    found = []
+    for test in comparisons(groups, against):
+        what = f"A_AUC, {test.one} against {test.other}: {test.welch.difference:+.2f} points"
+        by_seed = "" if test.paired is None else f"; {by_pairs(test.paired)}"
+        found.append(f"{what}, p {test.welch.p_value:.3g} (Welch){by_seed}")
+        if test.warning:
+            found.append(f"  warning: {test.warning}")
+    return ["", *found, *one_seed(groups)] if found or one_seed(groups) else []
+
+
+def one_seed(groups: Sequence[Group]) -> list[str]:
+    if len(groups) > 1 and any(len(group.runs) < 2 for group in groups):
+        return ["warning: with one seed a difference cannot be told from chance"]
+    return []
+
+
+def by_pairs(test: Comparison) -> str:
+    """The paired test in words: what the seed alone contributes has fallen out of it."""
+    low, high = test.interval()
+    return f"by seed [{low:+.2f}, {high:+.2f}], p {test.p_value:.3g} (paired, {test.counts[0]} seeds)"
 
 
 def _by_seed(group: Group) -> dict[int, float]:

@@ -8,29 +8,11 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Annotated, Protocol, Union
-
-import tyro
-from tyro.conf import subcommand
 
 from budgeted import __version__
-from budgeted.cli.blocks import Blocks
-from budgeted.cli.check import Check
-from budgeted.cli.costs import Costs
-from budgeted.cli.data import Data
-from budgeted.cli.demo import Demo
-from budgeted.cli.listing import List
+from budgeted.cli.commands import read
 from budgeted.cli.output import mute, show_anything
-from budgeted.cli.parsing import parsed
-from budgeted.cli.plan import Plan
-from budgeted.cli.run import Run, config_default
-from budgeted.cli.sweep import Sweep
-from budgeted.cli.table import Table
 from budgeted.errors import BudgetedError, one_line
-
-
-class Command(Protocol):
-    def run_(self) -> None: ...
 
 
 class _Terminated(BaseException):
@@ -57,7 +39,7 @@ def _main(given: list[str]) -> int:
         if given == ["--version"]:
             print(f"budgeted {__version__}")
         else:
-            _parse(given).run_()
+            read(given).run_()
         sys.stdout.flush()
     except BudgetedError as error:
         return _refused(str(error))
@@ -104,32 +86,3 @@ def _terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _parse(given: list[str]) -> Command:
-    default = Run(run=config_default(given)) if given[:1] == ["run"] else Run()
-    # tyro reads subcommands off a Union object
-    commands = Union[  # noqa: UP007
-        Annotated[Run, subcommand("run", default=default)],
-        Annotated[Plan, subcommand("plan")],
-        Annotated[Costs, subcommand("costs")],
-        Annotated[Sweep, subcommand("sweep")],
-        Annotated[Table, subcommand("table")],
-        Annotated[List, subcommand("list")],
-        Annotated[Data, subcommand("data")],
-        Annotated[Blocks, subcommand("blocks")],
-        Annotated[Check, subcommand("check")],
-        Annotated[Demo, subcommand("demo")],
-    ]
-    names = ("run", "plan", "costs", "sweep", "table", "list", "blocks", "check", "demo")
-
-    def parse() -> Command:
-        found: Command = tyro.cli(
-            commands,
-            prog="budgeted",
-            description="Train on a stream inside a hard budget of compute and bytes, and show what was spent.",
-            args=given,
-        )
-        return found
-
-    return parsed(parse, given, names)

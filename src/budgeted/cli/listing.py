@@ -1,23 +1,24 @@
-"""`budgeted list`: the names that other commands take."""
+"""`budgeted list`: the names that other commands take.
+
+Our own are written down in `lists.json`, so that a list comes without importing torch; where installed packages bring
+parts of their own the list is made anew. After a change of ours, `python -m budgeted.cli.listing` writes the file.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from importlib.metadata import entry_points
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 from rich import box
 from rich.table import Table
 from tyro.conf import Positional, arg
 
-from budgeted import models, streams
-from budgeted.bench.recipes import RECIPES
 from budgeted.cli.console import wide_console
-from budgeted.freezing.registry import POLICIES
-from budgeted.methods import METHODS
-from budgeted.problems import PROBLEMS
-from budgeted.replay import CODECS, RETRIEVALS, SELECTIONS
 
 What = Literal[
     "methods", "datasets", "models", "freezing", "retrieval", "selection", "codecs", "problems", "streams", "recipes"
@@ -34,7 +35,7 @@ class List:
     """Print JSON for a script."""
 
     def run_(self) -> None:
-        rows = _ROWS[self.what]()
+        rows = _known(self.what)
         if self.json:
             print(json.dumps(rows, indent=1))
             return
@@ -46,7 +47,29 @@ class List:
         wide_console().print(table)
 
 
-def _methods() -> list[dict[str, Any]]:
+Rows = list[dict[str, Any]]
+LISTS = "lists.json"
+_GROUPS = {"methods": "methods", "models": "models", "freezing": "freezing", "retrieval": "retrievals"}
+_GROUPS |= {"selection": "selections", "datasets": "datasets", "codecs": "codecs", "problems": "problems"}
+"""lists that an installed package may add to, and the group of its entry points"""
+
+
+def _known(what: What) -> Rows:
+    """What is written down, or what there is where others add to it."""
+    if what in _GROUPS and entry_points(group=f"budgeted.{_GROUPS[what]}"):
+        return made(what)
+    rows: Rows = json.loads((files(__package__) / LISTS).read_text(encoding="utf-8"))[what]
+    return rows
+
+
+def made(what: What) -> Rows:
+    """The list as the registries have it: this imports everything."""
+    return _ROWS[what]()
+
+
+def _methods() -> Rows:
+    from budgeted.methods import METHODS
+
     return [
         {
             "name": method.name,
@@ -59,8 +82,10 @@ def _methods() -> list[dict[str, Any]]:
     ]
 
 
-def _datasets() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _datasets() -> Rows:
+    from budgeted import streams
+
+    rows: Rows = []
     for name in streams.names():
         info = streams.known_info(name)
         facts: tuple[Any, ...] = ("?",) * 4  # of a package's own, which says so when it is loaded
@@ -70,24 +95,73 @@ def _datasets() -> list[dict[str, Any]]:
     return rows
 
 
-def _recipes() -> list[dict[str, Any]]:
-    made = {name: make() for name, make in RECIPES.items()}
-    return [{"name": name, "runs": len(made[name].runs), "question": made[name].question} for name in made]
+def _models() -> Rows:
+    from budgeted import models
+
+    return [{"name": name, "summary": models.describe(name)} for name in models.names()]
+
+
+def _freezing() -> Rows:
+    from budgeted.freezing.registry import POLICIES
+
+    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()]
+
+
+def _retrievals() -> Rows:
+    from budgeted.replay import RETRIEVALS
+
+    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in RETRIEVALS.items()]
+
+
+def _selections() -> Rows:
+    from budgeted.replay import SELECTIONS
+
+    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in SELECTIONS.items()]
+
+
+def _codecs() -> Rows:
+    from budgeted.replay import CODECS
+
+    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in CODECS.items()]
+
+
+def _problems() -> Rows:
+    from budgeted.problems import PROBLEMS
+
+    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in PROBLEMS.items()]
+
+
+def _streams() -> Rows:
+    from budgeted import streams
+
+    return [{"name": name} for name in streams.order_names()]
+
+
+def _recipes() -> Rows:
+    from budgeted.bench.recipes import RECIPES
+
+    recipes = {name: make() for name, make in RECIPES.items()}
+    return [{"name": name, "runs": len(each.runs), "question": each.question} for name, each in recipes.items()]
 
 
 def _first_line(text: str | None) -> str:
     return (text or "").strip().splitlines()[0]
 
 
-_ROWS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+_ROWS: dict[str, Callable[[], Rows]] = {
     "methods": _methods,
     "datasets": _datasets,
-    "models": lambda: [{"name": name, "summary": models.describe(name)} for name in models.names()],
-    "freezing": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()],
-    "retrieval": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in RETRIEVALS.items()],
-    "selection": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in SELECTIONS.items()],
-    "codecs": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in CODECS.items()],
-    "problems": lambda: [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in PROBLEMS.items()],
-    "streams": lambda: [{"name": name} for name in streams.order_names()],
+    "models": _models,
+    "freezing": _freezing,
+    "retrieval": _retrievals,
+    "selection": _selections,
+    "codecs": _codecs,
+    "problems": _problems,
+    "streams": _streams,
     "recipes": _recipes,
 }
+
+
+if __name__ == "__main__":
+    everything = {what: made(what) for what in get_args(What)}
+    Path(__file__).with_name(LISTS).write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")

@@ -63,7 +63,7 @@ class Plan:
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Any other setting."""
     measure: bool = True
-    """Foresee what the method runs beside a plain step; a few steps on noise here also predict the time."""
+    """Run nothing: leave out the predicted time, and what the method runs beside a plain step."""
     json: bool = False
     """Print JSON for a script."""
 

@@ -32,6 +32,7 @@ _ALTERNATIVES = {
     "--compute": ("iterations",),
 }
 _LINE_EVERY = 20.0  # seconds between plain lines where there is no terminal
+_WIDE = 120  # columns from which there is room for everything
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ class _Shown:
         self._task: Any = None
         self._last_line = time.monotonic()
         self._first: tuple[int, float] | None = None
+        self._room = 0
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=self.stream)
 
     def report(self, progress: runs.Progress) -> None:
@@ -112,36 +114,47 @@ class _Shown:
 
     def _draw(self, progress: runs.Progress) -> None:
         if self._bar is None:
+            narrow = self.console.width < _WIDE
             columns = (
-                BarColumn(bar_width=20),
+                BarColumn(bar_width=10 if narrow else 20),
                 MofNCompleteColumn(),
                 TextColumn("{task.description}"),
-                TimeRemainingColumn(),
+                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             )
+            counted = 2 * len(str(progress.of_samples)) + 1
+            self._room = self.console.width - (10 if narrow else 20) - counted - len(" 0:00:00") - len(columns)
             self._bar = Progress(*columns, console=self.console, transient=True)
+            words = _status(progress, self._room)
+            self._task = self._bar.add_task(words, total=progress.of_samples, completed=progress.samples - 1)
             self._bar.start()
-            self._task = self._bar.add_task("", total=progress.of_samples, completed=progress.samples - 1)
-        self._bar.update(self._task, completed=progress.samples, description=_status(progress))
+        self._bar.update(self._task, completed=progress.samples, description=_status(progress, self._room))
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
 
 
-def _status(progress: runs.Progress) -> str:
+def _status(progress: runs.Progress, room: int | None = None) -> str:
+    """Where a run stands, in words that fit: shorter ones, then fewer, where there is little room."""
     learner = progress.learner
-    parts = [f"accuracy {100 * progress.accuracy:.1f} %", f"A_AUC {100 * progress.a_auc:.1f} %"]
+    accuracy, a_auc = 100 * progress.accuracy, 100 * progress.a_auc
     budget, left = learner.budget.compute, learner.ledger.left
+    spent = f"spent {format_compute(learner.ledger.spent.real, 'real', 3)}"
+    frozen = f"frozen {100 * learner.mean_frozen_share:.0f} %"
     if budget is None or left is None:
-        parts.append(f"spent {format_compute(learner.ledger.spent.real, 'real', 3)}")
+        compute = (spent, spent)
     else:
-        parts.append(f"compute left {format_compute(left, budget.rule, 3)}")
-    if learner.budget.bytes is None:
-        parts.append(format_bytes(learner.nbytes(), 3))
-    else:
-        parts.append(f"bytes left {format_bytes(learner.budget.bytes - learner.nbytes(), 3)}")
-    parts.append(f"frozen {100 * learner.mean_frozen_share:.0f} %")
-    return ", ".join(parts)
+        amount = format_compute(left, budget.rule, 3)
+        compute = (f"compute left {amount}", f"{amount} left")
+    held = format_bytes(learner.nbytes(), 3)
+    if learner.budget.bytes is not None:
+        held = f"bytes left {format_bytes(learner.budget.bytes - learner.nbytes(), 3)}"
+    long = [f"accuracy {accuracy:.1f} %", f"A_AUC {a_auc:.1f} %", compute[0], held, frozen]
+    short = [f"accuracy {accuracy:.0f} %", f"A_AUC {a_auc:.0f} %", compute[1], frozen, held]
+    for parts in (long, *(short[:count] for count in range(len(short), 1, -1))):
+        if room is None or len(text := ", ".join(parts)) <= room:
+            return ", ".join(parts)
+    return text
 
 
 def _closing(summary: dict[str, Any], path: Path) -> str:
@@ -172,6 +185,11 @@ def _passed_over(summary: dict[str, Any]) -> list[str]:
 def _several_machines(summary: dict[str, Any]) -> list[str]:
     there = [f"{each['processor']}, arithmetic {each['arithmetic']}" for each in summary.get("environments", [])]
     return [f"its bits are not those of one machine: {'; then '.join(there)}"] if len(there) > 1 else []
+
+
+def default(arguments: list[str]) -> Run:
+    """What the flags change: the plain defaults, or what a config file says."""
+    return Run(run=config_default(arguments))
 
 
 def config_default(arguments: list[str]) -> RunConfig:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from budgeted.bench.figures import draw_against_compute, draw_over_stream
-from budgeted.bench.table import as_csv, chosen, find_runs, group_runs, markdown
-from budgeted.errors import BudgetedError, UnknownName
+from budgeted.bench.figures import draw_against_compute, draw_dots, draw_over_stream, refuse_undrawable
+from budgeted.bench.table import Group, as_csv, chosen, find_runs, group_runs, markdown
+from budgeted.bench.table_formats import latex, terminal
+from budgeted.cli.console import wide_console
+from budgeted.errors import BudgetedError
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Table:
     many it would take.
     """
 
-    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR")]
+    folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]")]
     """Folders of runs, or folders that hold such folders."""
     ddof: int = 1
     """Of the standard deviation: 1 for a sample (default), 0 as in the paper's tables."""
@@ -32,26 +35,42 @@ class Table:
     csv: Path | None = None
     """Write one line per run here."""
     figure: Path | None = None
-    """Draw accuracy over the stream into this file (png, svg, pdf)."""
+    """Draw accuracy over the stream into this file (png, svg, pdf): one panel for up to five rows, a panel for each
+    of more."""
+    dots: Path | None = None
+    """Draw A_AUC and A_last of every row, with intervals over its seeds, into this file."""
     tradeoff: Path | None = None
     """Draw A_AUC against the compute that was executed into this file."""
-    format: str = "markdown"
-    """Print a table (markdown), or one line per run (csv)."""
+    format: Literal["auto", "terminal", "markdown", "latex", "csv"] = "auto"
+    """A table for the terminal, for Markdown, for LaTeX (booktabs), or one line per run; auto: terminal where there is
+    one, Markdown elsewhere."""
 
     def run_(self) -> None:
-        if self.format not in ("markdown", "csv"):
-            raise UnknownName("format", self.format, ("markdown", "csv"))
+        for path in (self.csv, self.figure, self.dots, self.tradeoff):
+            if path is not None and not path.parent.is_dir():
+                raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")
+        for path in (self.figure, self.dots, self.tradeoff):
+            if path is not None:
+                refuse_undrawable(path)
         groups = chosen(group_runs(find_runs(self.folders)), self.rows)
-        print(as_csv(groups) if self.format == "csv" else markdown(groups, self.ddof, self.against))
+        self._print(groups)
         if self.csv is not None:
-            _writable(self.csv).write_text(as_csv(groups))
+            self.csv.write_text(as_csv(groups))
         if self.figure is not None:
-            draw_over_stream(groups, _writable(self.figure))
+            draw_over_stream(groups, self.figure)
+        if self.dots is not None:
+            draw_dots(groups, self.dots)
         if self.tradeoff is not None:
-            draw_against_compute(groups, _writable(self.tradeoff))
+            draw_against_compute(groups, self.tradeoff)
 
-
-def _writable(path: Path) -> Path:
-    if not path.parent.is_dir():
-        raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")
-    return path
+    def _print(self, groups: Sequence[Group]) -> None:
+        console = wide_console()
+        wanted = self.format
+        if wanted == "auto":
+            wanted = "terminal" if console.is_terminal else "markdown"
+        if wanted == "terminal":
+            terminal(groups, console, self.ddof, self.against)
+        elif wanted == "latex":
+            print(latex(groups, self.ddof, self.against))
+        else:
+            print(as_csv(groups) if wanted == "csv" else markdown(groups, self.ddof, self.against))

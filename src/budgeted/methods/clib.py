@@ -31,7 +31,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from scipy import stats
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
@@ -172,4 +171,6 @@ def better_by_chance(lower: npt.NDArray[np.float64], higher: npt.NDArray[np.floa
     """Chance of seeing the lower rate this far ahead if it were no better (Welch's one-sided t-test)."""
     if np.ptp(lower) == 0 and np.ptp(higher) == 0:  # no spread: nothing to test by
         return 0.5
+    from scipy import stats  # slow to import, and nothing else here needs it
+
     return float(stats.ttest_ind(lower, higher, equal_var=False, alternative="greater").pvalue)

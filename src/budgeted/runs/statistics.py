@@ -114,6 +114,9 @@ _DECORATIONS: dict[str, tuple[str, str, str]] = {
 }
 
 
+PLUS_MINUS = {style: sign for style, (_, _, sign) in _DECORATIONS.items()}
+
+
 def summarise(values: Sequence[float], ddof: int = 1) -> Summary:
     """Mean and standard deviation of repeated runs; `ddof=0` for the paper's."""
     if ddof not in (0, 1):

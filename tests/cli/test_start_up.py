@@ -1,0 +1,76 @@
+"""What is quick must stay quick: help and lists load no torch, the lists that they print are the true ones."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import budgeted
+from budgeted.cli.commands import COMMANDS, summary
+from budgeted.cli.listing import What, _known, made
+from tests.markdown import ROOT, table_rows
+
+LOADED = "; import sys; print(','.join(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+
+def loaded_by(code: str) -> set[str]:
+    """Packages in memory after running the code in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", code + LOADED], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split(","))
+
+
+def test_help_and_lists_need_no_torch() -> None:
+    help_text = "from budgeted.cli.commands import overview; overview()"
+    lists = "; ".join(f"budgeted.cli.main(['list', '{what}'])" for what in get_args(What))
+    for code in ("import budgeted", help_text, f"import budgeted.cli; {lists}"):
+        assert not {"torch", "numpy", "scipy"} & loaded_by(code), code
+
+
+def test_the_learner_comes_without_scipy() -> None:
+    assert not {"scipy", "sklearn", "matplotlib", "transformers", "tyro"} & loaded_by("from budgeted import Learner")
+
+
+@pytest.mark.parametrize("what", get_args(What))
+def test_the_lists_written_down_are_what_there_is(what: What) -> None:
+    assert _known(what) == made(what), "run `python -m budgeted.cli.listing` to write the lists anew"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_is_there_and_says_what_it_does(name: str) -> None:
+    file, _, kind = COMMANDS[name].partition(":")
+    command = getattr(importlib.import_module(f"budgeted.cli.{file}"), kind)
+    assert callable(command.run_)
+    first = " ".join((command.__doc__ or "").partition("\n\n")[0].split())
+    assert " ".join(summary(name).split()) == first
+    assert first.endswith(".")
+
+
+def test_top_level_names_are_those_of_their_rooms_and_types_see_the_same() -> None:
+    for name in budgeted.__all__:
+        assert getattr(budgeted, name) is not None
+    for name, room in budgeted._ROOM_OF.items():
+        assert getattr(budgeted, name) is getattr(importlib.import_module(f"budgeted.{room}"), name)
+    tree = ast.parse(Path(budgeted.__file__).read_text())
+    typed = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("budgeted.")
+        for alias in node.names
+    }
+    assert typed == {name: f"budgeted.{room}" for name, room in budgeted._ROOM_OF.items()}
+    assert sorted([*typed, "__version__"]) == sorted(budgeted.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Lerner'"):
+        _ = budgeted.Lerner
+
+
+def test_the_page_of_stable_names_lists_them_all() -> None:
+    rows = [row for row in table_rows(ROOT / "docs" / "stable_names.md", "Stable names") if row[1].startswith("`")]
+    shown = {name: row[1].strip("`") for row in rows for name in re.findall(r"`(\w+)`", row[0])}
+    assert shown == budgeted._ROOM_OF

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from budgeted.streams.dataset import DataError
 from budgeted.streams.files import open_regular, size_of
@@ -52,7 +52,8 @@ def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.
         raise DataError(f"{name}: more than {MOST_PIXELS:,} pixels ({problem}): shrink or remove it") from problem
     except Exception as problem:  # Pillow fails on damaged files in many ways
         found = len(source) if isinstance(source, bytes) else _size(source)
-        raise DataError(f"{name}: not a whole image ({found:,} bytes; {problem}): restore or remove it") from problem
+        reason = "of no known format" if isinstance(problem, UnidentifiedImageError) else problem
+        raise DataError(f"{name}: not a whole image ({found:,} bytes; {reason}): restore or remove it") from problem
 
 
 def _size(path: str | Path) -> int:

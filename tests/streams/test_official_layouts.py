@@ -78,22 +78,20 @@ def test_bucket_0_is_for_pretraining_only(tmp_path: Path) -> None:
 # -- ImageNet -----------------------------------------------------------------------------------------------------
 
 
+def _members(tar: bytes) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}  # type: ignore[union-attr]
+
+
 def test_imagenets_archives_are_its_folders(tmp_path: Path) -> None:
     files = imagenet_files()
     for name, content in files.items():
         write(tmp_path / "archives" / "imagenet" / name, content)
-    with tarfile.open(fileobj=io.BytesIO(files[imagenet.TRAIN])) as outer:
-        for member in outer:
-            with tarfile.open(fileobj=outer.extractfile(member)) as inner:
-                for each in inner:
-                    content = inner.extractfile(each)
-                    assert content is not None
-                    write(tmp_path / "folders" / "train" / member.name[:3] / each.name, content.read())
-    with tarfile.open(fileobj=io.BytesIO(files[imagenet.VAL])) as tar:
-        for member, wnid in zip(tar.getmembers(), ("n01", "n02", "n01"), strict=True):
-            content = tar.extractfile(member)
-            assert content is not None
-            write(tmp_path / "folders" / "val" / wnid / member.name, content.read())
+    for name, inner in _members(files[imagenet.TRAIN]).items():
+        for picture, pixels in _members(inner).items():
+            write(tmp_path / "folders" / "train" / name[:3] / picture, pixels)
+    for (picture, pixels), wnid in zip(_members(files[imagenet.VAL]).items(), ("n01", "n02", "n01"), strict=True):
+        write(tmp_path / "folders" / "val" / wnid / picture, pixels)
     packed = streams.load("imagenet", tmp_path / "archives", size=8)
     assert packed.class_names == ("n01", "n02")
     assert digest(packed) == digest(streams.load("imagenet", tmp_path / "folders", size=8))

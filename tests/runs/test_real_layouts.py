@@ -72,7 +72,14 @@ def test_killed_and_resumed_on_real_pictures(
 ) -> None:
     name = make(tmp_path / "data", classes)
     order = "domain" if name == "clear10" else "gaussian"
-    given = {**SMALL, "size": 32, "dataset": name, "data": str(tmp_path / "data"), "stream": order}
+    given = {
+        **SMALL,
+        "checkpoint_every": 10,
+        "size": 16,
+        "dataset": name,
+        "data": str(tmp_path / "data"),
+        "stream": order,
+    }
     flags = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
     folder = tmp_path / "killed"
     with subprocess.Popen([*COMMAND, "run", *flags, "--out", str(folder)], stderr=subprocess.DEVNULL) as process:
@@ -85,5 +92,5 @@ def test_killed_and_resumed_on_real_pictures(
     resumed = resume(folder)
     assert resumed["sittings"] == 2
     same_end(whole, resumed)
-    data = streams.load(name, tmp_path / "data", size=32)
+    data = streams.load(name, tmp_path / "data", size=16)
     assert whole["samples"] == len(data.train_labels) == (100 if name == "clear10" else 96)

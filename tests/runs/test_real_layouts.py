@@ -60,8 +60,8 @@ def imagenet_archives(root: Path, classes: dict[str, list[bytes]]) -> str:
         outer[f"{wnid}.tar"] = out.getvalue()
     write_tar(root / "ILSVRC2012_img_train.tar", outer)
     truth = [i % len(wnids) + 1 for i in range(18)]
-    pictures = {f"ILSVRC2012_val_{i + 1:08}.JPEG": classes[wnids[k - 1]][20 + i] for i, k in enumerate(truth)}
-    write_tar(root / "ILSVRC2012_img_val.tar", pictures)
+    validation = {f"ILSVRC2012_val_{i + 1:08}.JPEG": classes[wnids[k - 1]][20 + i] for i, k in enumerate(truth)}
+    write_tar(root / "ILSVRC2012_img_val.tar", validation)
     write(root / "ILSVRC2012_devkit_t12.tar.gz", devkit(wnids, truth))
     return "imagenet"
 

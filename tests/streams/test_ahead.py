@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 from budgeted import streams
 from budgeted.streams import Bad, DataError, Dataset, from_arrays
@@ -90,3 +92,19 @@ def test_arrays_need_no_threads(tmp_path: Path) -> None:
     with streams.arriving(data, range(3), threads=8) as samples:
         assert samples._pool is None
         assert len(list(samples)) == 3
+
+
+def test_threads_leave_the_filters_of_warnings_as_they_were(tmp_path: Path) -> None:
+    """A picture that Pillow warns about, decoded in threads while this one catches warnings of its own."""
+    for i in range(40):
+        path = tmp_path / "ab"[i % 2] / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        palette = Image.fromarray(np.full((8, 8), i, np.uint8)).convert("P")
+        palette.save(path, transparency=bytes(range(256)))
+    data = streams.load(f"folder:{tmp_path}", on_demand=True)
+    with streams.arriving(data, range(len(data.train_labels)), threads=3) as samples:
+        before = list(warnings.filters)
+        for _ in samples:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+        assert warnings.filters == before

@@ -13,7 +13,7 @@ import pytest
 
 from budgeted import streams
 from budgeted.errors import BudgetedError, UnknownName
-from budgeted.streams import DATASETS, DataError, Dataset, Request, from_arrays
+from budgeted.streams import DATASETS, DataError, DataMissing, Dataset, Request, from_arrays
 from budgeted.streams.entry import split_options
 from budgeted.streams.registry import absolute_name
 
@@ -162,6 +162,12 @@ def test_names_are_made_absolute_and_short(tmp_path: Path, monkeypatch: pytest.M
     assert absolute_name("wds:s3://b/s.tar") == "wds:s3://b/s.tar"
     assert absolute_name("hf:a/b") == "hf:a/b"
     assert absolute_name("cifar10") == "cifar10"
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "cifar10").mkdir()
+    assert absolute_name("a:b") == f"{tmp_path}/a:b"
+    assert absolute_name("cifar10") == "cifar10"
+    with pytest.raises(DataMissing, match="holds neither"):
+        streams.load("a:b")
     for name, short in (
         ("cifar10", "cifar10"),
         ("folder:/a/My photos/", "My_photos"),

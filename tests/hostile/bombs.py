@@ -22,6 +22,7 @@ import numpy as np
 from budgeted import streams
 from budgeted.streams.dataset import Dataset
 from tests.hostile import valid
+from tests.hostile.containers import imagenet
 from tests.hostile.valid import RECORDS, TARGETS, python_two
 
 GIB = 2**30
@@ -184,6 +185,43 @@ MANY_SIDES = STATE.replace(b"K\x02K\x03\x86", b"(" + b"J\xff\xff\xff\x7f" * 9000
 FIRST = "cifar-10-batches-py/data_batch_1"
 HEADER = "{'descr': '|u1', 'fortran_order': False, 'shape': %s, }"
 
+
+def writes(name: str, content: bytes) -> Callable[[Path], None]:
+    def write(place: Path) -> None:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(content)
+
+    return write
+
+
+def forged_tar(sizes: dict[str, int]) -> bytes:
+    """Members that announce so many bytes and have a block each."""
+    blocks = []
+    for name, size in sizes.items():
+        member = tarfile.TarInfo(name)
+        member.size = size
+        blocks.append(member.tobuf(tarfile.USTAR_FORMAT) + bytes(512))
+    return b"".join(blocks)
+
+
+def packed_mat(count: int) -> bytes:
+    """A .mat file of one compressed variable that unpacks to so many zeros."""
+    packed = b"\x78\x9c" + zeros(b"", count)
+    return b"MATLAB 5.0".ljust(124) + b"\0\1IM" + struct.pack("<II", 15, len(packed)) + packed
+
+
+def imagenet_with(meta: bytes) -> Callable[[Path], None]:
+    """ImageNet's archives with another list of synsets."""
+    devkit = "ILSVRC2012_devkit_t12/data"
+    truth = {f"{devkit}/ILSVRC2012_validation_ground_truth.txt": b"1\n2\n1\n", f"{devkit}/meta.mat": meta}
+
+    def write(place: Path) -> None:
+        for name, content in {**imagenet(), **truth}.items():
+            writes(name, content)(place)
+
+    return write
+
+
 BOMBS: dict[str, Bomb] = {
     "gz of 10 GiB": Bomb(*of("idx-gz", **{"train-images-idx3-ubyte": gz(IDX_START, 10 * GIB)}), "or more"),
     "gz that declares 2**96": Bomb(
@@ -297,4 +335,33 @@ BOMBS: dict[str, Bomb] = {
     "batch of a terabyte of nothing": then(PY, lambda place: os.truncate(place / FIRST, 2**40), "1,099,511,627,776"),
     "archive that is a FIFO": then(BIN, fifo("cifar-10-binary.tar.gz"), "is a FIFO"),
     "folder that is a FIFO": Bomb(fifo("mine"), lambda place: streams.load(str(place / "mine")), "is a FIFO"),
+    "manifest of one endless line": Bomb(
+        writes("rows.csv", b"path,label\n" + b"x" * 2**20),
+        lambda place: streams.load(f"manifest:{place / 'rows.csv'}", size=8),
+        "more than 65,536 bytes",
+    ),
+    "manifest that is a FIFO": Bomb(
+        fifo("rows.csv"), lambda place: streams.load(f"manifest:{place / 'rows.csv'}", size=8), "is a FIFO"
+    ),
+    "manifest whose pictures are devices": Bomb(
+        writes("rows.csv", b"path,label\n/dev/zero,a\n/dev/random,a\n"),
+        lambda place: streams.load(f"manifest:{place / 'rows.csv'}", size=8),
+        "is a device",
+    ),
+    "pattern of a billion shards": Bomb(
+        writes("x", b""), lambda place: streams.load("wds:x-{0..9}{0..99999}{0..99999}.tar"), "more than 100,000 shards"
+    ),
+    "shard that is packed": Bomb(
+        writes("x.tar", gz(b"", 2**20)), lambda place: streams.load(f"wds:{place / 'x.tar'}"), "packed with gzip"
+    ),
+    "shard with a label of a gigabyte": Bomb(
+        writes("x.tar", forged_tar({"a.jpg": 1, "a.cls": GIB})),
+        lambda place: streams.load(f"wds:{place / 'x.tar'}"),
+        "cut",
+    ),
+    "synsets that unpack to 3 GiB": Bomb(
+        imagenet_with(packed_mat(3 * GIB)),
+        lambda place: streams.load("imagenet", place, size=8),
+        "more than 33,554,432 bytes",
+    ),
 }

@@ -293,7 +293,8 @@ def test_datasets_that_stream(rows: list[Row], containers: dict[str, str], tmp_p
 
 def test_declared_labels_keep_their_order_and_a_missing_one_is_refused(tmp_path: Path) -> None:
     features = datasets.Features({"img": datasets.Image(), "kind": datasets.ClassLabel(names=["9", "2", "5"])})
-    table = {"img": [{"bytes": encoded(i), "path": None} for i in range(6)], "kind": [0, 1, 2, 0, 1, 2]}
+    table: dict[str, list[Any]] = {"img": [{"bytes": encoded(i), "path": None} for i in range(6)]}
+    table["kind"] = [0, 1, 2, 0, 1, 2]
     datasets.Dataset.from_dict(table, features=features).save_to_disk(tmp_path / "d")
     data = streams.load(f"hf:{tmp_path / 'd'}")
     assert data.class_names == ("9", "2", "5")

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from budgeted.streams.dataset import DataError, Dataset
+from budgeted.streams.image_file import quiet_pillow
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Arriving:
         decodes = not isinstance(dataset.train_images, np.ndarray)
         count = 0 if not decodes else min(threads, 1) if dataset.sequential else threads
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="decode") if count > 0 else None
+        if self._pool is not None:
+            quiet_pillow()
         #: Seconds for which the one who iterates had to wait for a sample, or decoded it themselves.
         self.waited = 0.0
 

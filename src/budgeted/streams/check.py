@@ -21,7 +21,7 @@ from budgeted.streams.dataset import DataError, Dataset, DatasetInfo
 from budgeted.streams.download import md5_of
 from budgeted.streams.entry import Entry
 from budgeted.streams.files import open_regular
-from budgeted.streams.image_file import opened_image
+from budgeted.streams.image_file import opened_image, quiet_pillow
 from budgeted.streams.lazy import LazyImages
 from budgeted.streams.pixels import upright
 
@@ -88,6 +88,7 @@ def _look(
     def one(index: int) -> tuple[str | None, list[str], tuple[int, int] | None, bytes]:
         return _one(images, index)
 
+    quiet_pillow()
     with ThreadPoolExecutor(threads) as pool:
         for found in _in_windows(pool, one, len(images)):
             bad, odd, size, digest = found

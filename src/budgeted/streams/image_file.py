@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from budgeted.streams.dataset import DataError
 from budgeted.streams.files import open_regular, size_of
@@ -24,15 +25,22 @@ PIXELS_OF_A_BYTE = 4096
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
+def quiet_pillow() -> None:
+    """For whoever decodes in threads: Pillow's warnings are not shown from here on."""
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
 @contextlib.contextmanager
 def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.Image]:
     """The image in a file or in bytes, not yet decoded. What goes wrong inside the block names the file, or `where`."""
     name = where or (str(source) if not isinstance(source, bytes) else "an image")
     try:
         with contextlib.ExitStack() as opened:
-            # Warnings are about metadata, or about sizes that are refused here.
-            opened.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")
+            # Warnings are about metadata, or about sizes that are refused here. Catching them sets a global state
+            # aside, which two threads would put back in the wrong order: other threads leave it to `quiet_pillow`.
+            if threading.current_thread() is threading.main_thread():
+                opened.enter_context(warnings.catch_warnings())
+                warnings.simplefilter("ignore")
             file = io.BytesIO(source) if isinstance(source, bytes) else opened.enter_context(open_regular(source))
             size = len(source) if isinstance(source, bytes) else size_of(file)
             image = opened.enter_context(Image.open(file, formats=FORMATS))
@@ -52,7 +60,8 @@ def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.
         raise DataError(f"{name}: more than {MOST_PIXELS:,} pixels ({problem}): shrink or remove it") from problem
     except Exception as problem:  # Pillow fails on damaged files in many ways
         found = len(source) if isinstance(source, bytes) else _size(source)
-        raise DataError(f"{name}: not a whole image ({found:,} bytes; {problem}): restore or remove it") from problem
+        reason = "of no known format" if isinstance(problem, UnidentifiedImageError) else problem
+        raise DataError(f"{name}: not a whole image ({found:,} bytes; {reason}): restore or remove it") from problem
 
 
 def _size(path: str | Path) -> int:

@@ -62,7 +62,7 @@ def dataset_of(
     if request.test:
         _check_test(listing, test_rows, met, name)
     pixels = Pixels(
-        request.size or _common_size(listing, np.concatenate([train_rows, test_rows]) if request.test else train_rows),
+        request.size or _common_size(listing, np.union1d(train_rows, test_rows) if request.test else train_rows),
         request.resize,
         channels,
     )

@@ -106,7 +106,7 @@ def info(name: str) -> DatasetInfo:
 def known_info(name: str) -> DatasetInfo | None:
     """The facts of a data set as far as they are known without looking at it."""
     bare, _ = split_options(name)
-    if bare not in DATASETS and os.path.exists(bare):
+    if _is_path(bare):
         return None
     return _as_entry(DATASETS[bare], bare).info
 
@@ -160,7 +160,7 @@ def find(name: Any) -> Entry:
     """The entry of a name, an address, a path or an object."""
     if not isinstance(name, str):
         return _as_entry(name, "the data set")
-    if name not in DATASETS and os.path.lexists(name):
+    if _is_path(name):
         is_folder = os.path.isdir(name)
         name = ("folder:" if is_folder else _BY_SUFFIX.get(Path(name).suffix.lower(), "npz:")) + name
     return _as_entry(DATASETS[name], name)
@@ -200,9 +200,7 @@ def absolute_name(name: str) -> str:
     if colon and DATASETS.scheme(f"{scheme}:") is not None:
         local = os.path.exists(place) or (scheme == "wds" and "://" not in place)
         return f"{scheme}:{os.path.abspath(place)}{rest}" if local else name
-    if bare not in DATASETS and os.path.exists(bare):
-        return os.path.abspath(bare) + rest
-    return name
+    return os.path.abspath(bare) + rest if _is_path(bare) else name
 
 
 def short_name(name: str) -> str:
@@ -211,6 +209,11 @@ def short_name(name: str) -> str:
     last = bare.rpartition(":")[2].rstrip("/").rpartition("/")[2]
     stem = last if bare in names() else Path(last).stem
     return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in stem) or "data"
+
+
+def _is_path(name: str) -> bool:
+    """Whether it is the path of something; a data set's name is one even where a folder is called so too."""
+    return (":" in name or name not in DATASETS) and os.path.lexists(name)
 
 
 def _unknown(name: Any) -> DatasetInfo:

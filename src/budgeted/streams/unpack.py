@@ -7,6 +7,7 @@ import shutil
 import stat
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -16,6 +17,7 @@ from budgeted.streams.dataset import DataError
 #: An archive of pictures, which are packed already, may unpack to so many times its size.
 MOST_TIMES = 8
 _PIECE = 1 << 20
+_DAMAGE = (OSError, zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, ValueError, NotImplementedError)
 _AGAIN = "not the official archive, fetch it again"
 
 
@@ -43,7 +45,15 @@ def unpack(archive: Path, into: Path, whole: Path) -> None:
         if not top.is_dir():
             raise DataError(f"{archive}: holds no {whole.relative_to(into)}/: {_AGAIN}")
         os.replace(top, whole)
-    except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError, ValueError, NotImplementedError) as problem:
+    except (
+        OSError,
+        zipfile.BadZipFile,
+        tarfile.TarError,
+        zlib.error,
+        EOFError,
+        ValueError,
+        NotImplementedError,
+    ) as problem:
         raise DataError(
             f"{archive} cannot be unpacked into {into} ({problem}): free some room or fetch it again"
         ) from problem

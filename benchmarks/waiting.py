@@ -1,0 +1,86 @@
+"""How long a run waits for its data: the share of the training loop in which the next sample is not there yet.
+
+    python benchmarks/waiting.py POOL [--samples 200] [--large 24] [--threads 0 1]
+
+POOL is a folder of pictures (Tiny-ImageNet's training folder, say). Two folders are made of it: pictures of 32x32, and
+JPEGs of 500x375 as ImageNet's, which a run resizes to 224x224. ER with one step a sample and batch 16: ResNet-32 on the
+small ones, ResNet-18 on the large. Printed for each number of decoding threads: seconds in `learn`, seconds waited,
+their share; and whether the weights at the end are the same bits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src")]
+
+from budgeted.runs.config import RunConfig  # noqa: E402
+from budgeted.runs.run import start  # noqa: E402
+from budgeted.streams import own  # noqa: E402
+
+CLASSES = 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pool", type=Path)
+    parser.add_argument("--samples", type=int, default=200, help="of 32 pixels")
+    parser.add_argument("--large", type=int, default=24, help="samples of 224 pixels")
+    parser.add_argument("--threads", type=int, nargs="+", default=[0, 1])
+    chosen = parser.parse_args()
+    own.HELD = 0  # however few: decoded when they arrive
+    pool = sorted(path for path in chosen.pool.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
+    print(
+        "| pictures | model | decoding threads | samples | learn s | waited s | share | same bits |\n"
+        + "|---" * 8
+        + "|"
+    )
+    with tempfile.TemporaryDirectory() as place:
+        for name, sides, size, model, samples in (
+            ("32x32 JPEG", (32, 32), 32, "resnet32", chosen.samples),
+            ("500x375 JPEG", (500, 375), 224, "resnet18", chosen.large),
+        ):
+            folder = Path(place, name)
+            fill(folder, pool, sides, samples)
+            ends: list[str] = []
+            for threads in chosen.threads:
+                config = RunConfig(
+                    method="er", dataset=f"folder:{folder}", model=model, size=size, slots=50, eval_every=10**6,
+                    eval_samples=CLASSES, checkpoint_every=10**6, decode_threads=threads,
+                )  # fmt: skip
+                summary = start(config, Path(place, f"run-{name}-{threads}"))
+                ends.append(summary["weights_sha256"])
+                learn, waited = summary["train_seconds"], summary["wait_seconds"]
+                share = 100 * waited / (learn + waited)
+                same = "yes" if ends[-1] == ends[0] else "NO"
+                cells = (
+                    name,
+                    model,
+                    threads,
+                    summary["samples"],
+                    f"{learn:.1f}",
+                    f"{waited:.3f}",
+                    f"{share:.2f} %",
+                    same,
+                )
+                print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+def fill(folder: Path, pool: list[Path], sides: tuple[int, int], samples: int) -> None:
+    draw = random.Random(0)
+    for number in range(samples + samples // 4):
+        path = folder / f"class {number % CLASSES}" / f"{number:05}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Image.open(draw.choice(pool)) as image:
+            image.convert("RGB").resize(sides, Image.Resampling.BICUBIC).save(path, quality=92)
+
+
+if __name__ == "__main__":
+    main()

@@ -87,6 +87,12 @@ class RunFolder:
         write_config(self.path / CONFIG, config)
         self.write_environment(environment)
 
+    def refuse_odd_files(self) -> None:
+        """What will be written to is looked at before anything is changed."""
+        for name in (RECORDS, EXECUTED):
+            if os.path.lexists(self.path / name):
+                open_own(self.path / name, os.O_RDWR).close()
+
     def config(self) -> dict[str, Any]:
         return read_config(self.path / CONFIG)
 

@@ -47,9 +47,7 @@ class ForkedWorker:
     def __enter__(self) -> ForkedWorker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for stream, handle in ((self.stdin, self._orders), (self.stderr, self._errors)):
             self._ends.discard(handle)
             stream.close()

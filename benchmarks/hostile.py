@@ -1,7 +1,7 @@
 """The whole attack, at any size: kills, damage, odd commands and settings, odd data, a bad server, full disks, threads.
 
     python benchmarks/hostile.py [--seed 0] [--minutes 60] [--log FILE]
-    python benchmarks/hostile.py --attack kills --cases 250
+    python benchmarks/hostile.py --attack kills damages --cases kills=250 damages=1000
     python benchmarks/hostile.py --seed 0 --only damages:4711 kills:run:17
 
 Each attack is a module of `tests/hostile`: a case is a number, from which and the seed all else follows. Cases run in
@@ -54,10 +54,15 @@ class Result:
 
 
 def kill_cases(count: int) -> Iterator[str]:
-    """Every operation of one run and one series of saves, then by chance; a sweep in twenty."""
+    """Every operation of one run and one series of saves, then by chance; a sweep in twenty.
+
+    Of few cases half are spread over the operations.
+    """
     every = [f"every:run:{i + 1}" for i in range(kills.whole_run(kills.RunConfigKey(0)).operations)]
     every += [f"every:save:{i + 1}" for i in range(kills.whole_save("al-sar", (4, 8, 12)).operations)]
     some = (f"{('sweep' if i % 20 == 0 else 'save' if i % 4 == 1 else 'run')}:{i}" for i in itertools.count())
+    if len(every) > count // 2:
+        every = every[:: max(1, 2 * len(every) // max(1, count))][: count // 2]
     return itertools.islice(itertools.chain(every, some), count)
 
 
@@ -158,7 +163,9 @@ ATTACKS = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attack", nargs="+", choices=ATTACKS, default=list(ATTACKS))
-    parser.add_argument("--cases", type=int, help="of every attack chosen; each has its own number if not given")
+    parser.add_argument(
+        "--cases", nargs="+", default=[], help="of every attack, or NAME=NUMBER; their own if not given"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after these")
     parser.add_argument("--only", nargs="+", help="these cases, as ATTACK:CASE, and what came of each")
@@ -185,9 +192,10 @@ def run(chosen: argparse.Namespace) -> Iterator[Result]:
         for name, case in (each.split(":", 1) for each in chosen.only):
             yield from ATTACKS[name].do([case], chosen.seed)
         return
+    told = dict(each.split("=") if "=" in each else ("all", each) for each in chosen.cases)
     for name in chosen.attack:
         it = ATTACKS[name]
-        yield from it.do(it.cases(chosen.cases or it.usual), chosen.seed)
+        yield from it.do(it.cases(int(told.get(name) or told.get("all") or it.usual)), chosen.seed)
 
 
 def report(results: list[Result], seed: int) -> int:

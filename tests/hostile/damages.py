@@ -182,6 +182,7 @@ def _damage(folder: Path, rng: random.Random, prepared: Path, base: str) -> str:
     paths = sorted(path for path in folder.rglob("*") if path.is_file() or "checkpoints" in path.parts)
     victim = rng.choice([path for path in paths if path.name != "lock" or rng.random() < 0.3])
     name = str(victim.relative_to(folder))
+    how: Callable[[Path, random.Random], Any]
     if victim.is_dir():
         how = rng.choice((_missing, _fifo, _link, _loop, _empty_file))
     elif rng.random() < 0.25:

@@ -53,9 +53,9 @@ def prepare() -> None:
 
     digits = datasets.load_digits()
     datasets.load_digits = lambda: digits
-    registry.entry_points = cache(registry.entry_points)  # type: ignore[attr-defined]
+    vars(registry)["entry_points"] = cache(registry.entry_points)
     known = run(lambda: arithmetic.fingerprint(1, "cpu")).answer
-    environment.fingerprint = lambda threads, device: known  # type: ignore[assignment]
+    vars(environment)["fingerprint"] = lambda threads, device: known
 
 
 def run(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -190,14 +191,14 @@ def _judged(case: str, what: str, kills: int, ended: forked.Ended, whole: Whole,
 # -- sweeps ---------------------------------------------------------------------------------------------------------
 
 
-def _sweep(case: str, rng: random.Random, place: Path, _: list[int]) -> Outcome:
+def _sweep(case: str, rng: random.Random, place: Path, fatal: list[int]) -> Outcome:
     """The sweep is killed, not its runs: they must end with it, or the next sweep would find them at work."""
     keys = [RunConfigKey(number) for number in rng.sample(range(len(configurations())), 2)]
     wholes, out = [whole_run(key) for key in keys], place / "runs"
     configs = [key.value for key in keys]
 
     def work() -> list[str | None]:
-        sweeps.subprocess.Popen = ForkedWorker  # type: ignore[misc,assignment]
+        vars(subprocess)["Popen"] = ForkedWorker  # by which the sweep starts its runs
         sweeps._LOOK_EVERY = 0.02
         return [error for _, error in sweeps.sweep(configs, out, None, 2)]
 

@@ -166,6 +166,7 @@ def main() -> int:
     parser.add_argument(
         "--cases", nargs="+", default=[], help="of every attack, or NAME=NUMBER; their own if not given"
     )
+    parser.add_argument("--first", type=int, default=0, help="cases to pass over")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600.0, help="stop after these")
     parser.add_argument("--only", nargs="+", help="these cases, as ATTACK:CASE, and what came of each")
@@ -195,7 +196,8 @@ def run(chosen: argparse.Namespace) -> Iterator[Result]:
     told = dict(each.split("=") if "=" in each else ("all", each) for each in chosen.cases)
     for name in chosen.attack:
         it = ATTACKS[name]
-        yield from it.do(it.cases(int(told.get(name) or told.get("all") or it.usual)), chosen.seed)
+        count = int(told.get(name) or told.get("all") or it.usual)
+        yield from it.do(itertools.islice(it.cases(count), chosen.first, None), chosen.seed)
 
 
 def report(results: list[Result], seed: int) -> int:

@@ -204,6 +204,20 @@ def test_a_counter_of_another_run_or_of_an_earlier_moment_is_not_believed(tmp_pa
     counter.close()
 
 
+def test_before_the_first_checkpoint_another_configuration_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing but the counter knows then which run was begun."""
+    mine, other = (begun(tmp_path / str(seed), config(**SMALL, seed=seed), 2) for seed in (1, 2))
+    whole = (mine / "config.json").read_bytes()
+    (mine / "config.json").write_bytes((other / "config.json").read_bytes())
+    records = (mine / "records.jsonl").exists()
+    assert "executed_steps is not of the run" in refused(["run", "--resume", str(mine)], capsys)
+    assert (mine / "records.jsonl").exists() is records
+    (mine / "config.json").write_bytes(whole)
+    assert resume(mine)["executed_steps"] == 22
+
+
 def test_files_of_others_are_not_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder that is no run may hold files of the names that a run would write."""
     (tmp_path / "checkpoints").mkdir()

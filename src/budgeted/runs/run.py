@@ -358,6 +358,7 @@ def resume(path: Path, report: Report | None = None, *, accept_other_arithmetic:
                 refuse_other(sittings_of(found[1], folder)[-1], here)
             run = Run(config, folder, here)
             if found is None:  # nothing was kept: it begins anew, and its bits are this machine's
+                folder.step_counter(config.to_json(), None).close()  # refuses that of another run
                 folder.records.begin()
                 folder.write_environment(here)
             else:

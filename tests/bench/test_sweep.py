@@ -40,7 +40,7 @@ def test_runs_are_made_once_and_known_by_their_configuration(tmp_path: Path) -> 
 
 
 def test_a_killed_run_goes_on_and_ends_as_if_never_killed(tmp_path: Path) -> None:
-    run = replace(SMALL, model="cnn8", limit=150, checkpoint_every=10, iterations=1.0)
+    run = replace(SMALL, model="resnet20", limit=120, checkpoint_every=10, iterations=1.0)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert [error for _, error in sweep([run], whole, None, 1)] == [None]
     folder = places([run], cut)[0].folder

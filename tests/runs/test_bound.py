@@ -133,7 +133,7 @@ def test_a_checkpoint_of_other_settings_is_refused(
 
 
 def edited(lines: list[bytes]) -> None:
-    lines[0] = lines[0].replace(b'"periodic": false', b'"periodic": true')
+    lines[0] = lines[0].replace(b'"samples": 4', b'"samples": 3')
 
 
 def swapped(lines: list[bytes]) -> None:

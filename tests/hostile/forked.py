@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
-import resource
 import selectors
 import signal
 import sys
@@ -19,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +25,7 @@ import torch
 import budgeted.cli  # noqa: F401  (imported before the first fork, with all that it imports)
 from budgeted import registry
 from budgeted.runs import arithmetic, environment
+from tests.hostile.attack import confine
 
 #: Seconds without an answer after which a child hangs.
 PATIENCE = 60.0
@@ -115,10 +114,3 @@ class Crash:
     kind: str
     text: str
     trace: str
-
-
-def confine(memory: int) -> None:
-    """From here on this process can have so many bytes more than it has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + memory
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))

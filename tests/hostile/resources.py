@@ -30,6 +30,7 @@ from budgeted.methods import METHODS
 from budgeted.runs.config import RunConfig
 from budgeted.runs.run import resume, start
 from tests.hostile import forked, kills
+from tests.hostile.attack import confine
 
 _SMALL: dict[str, Any] = {"model": "mlp", "limit": 12, "slots": 8, "batch_size": 4, "eval_samples": 10}
 PLAIN = RunConfig(method="er", eval_every=5, checkpoint_every=3, **_SMALL)
@@ -241,7 +242,7 @@ def _line_of(*words: str) -> str:
 
 
 def a_memory_that_the_machine_does_not_have(place: Path) -> None:
-    forked.confine(2**30)
+    confine(2**30)
     words = ("run", "--dataset", "digits", "--model", "mlp", "--slots", str(10**13), "--out", str(place / "run"))
     assert "memory" in _line_of(*words)
     assert not (place / "run" / "config.json").exists()
@@ -255,7 +256,7 @@ def a_checkpoint_with_little_memory(place: Path) -> None:
     forked.run(lambda: kills.go_on(key.value, folder), kill_after=0.3)
 
     def short() -> Any:
-        forked.confine(2**22)
+        confine(2**22)
         return _line_of("run", "--resume", str(folder)) if (folder / "config.json").exists() else "not begun"
 
     said = forked.run(short).answer
@@ -268,7 +269,7 @@ def a_checkpoint_with_little_memory(place: Path) -> None:
 
 def a_plan_for_another_machine(place: Path) -> None:
     """A plan takes no memory for what it plans."""
-    forked.confine(2**30)
+    confine(2**30)
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert main(["plan", "--dataset", "digits", "--model", "mlp", "--memory", "4TB", "--no-measure", "--json"]) == 0

@@ -69,6 +69,19 @@ def test_a_file_of_a_terabyte_is_not_read(
         assert "bytes, at most" in refused(["run", "--resume", str(run)], capsys)
 
 
+@pytest.mark.parametrize("name", ["environment.json", "executed_steps", "records.jsonl"])
+def test_before_the_first_checkpoint_a_refusal_changes_nothing(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run without one begins anew, and what it had is cut off; but not where it cannot begin."""
+    folder = begun(tmp_path / "run", config(**{**SMALL, "eval_every": 1, "checkpoint_every": 9}), 2)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != name}
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    assert f"{name} is a folder" in refused(["run", "--resume", str(folder)], capsys)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != name} == before
+
+
 def test_the_counter_cut_under_a_run_does_it_no_harm(tmp_path: Path) -> None:
     """Mapped into memory, it would end the process."""
     folder = tmp_path / "run"

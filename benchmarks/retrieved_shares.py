@@ -21,12 +21,12 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import state
 from budgeted.replay import Column, Memory, SimilarityAwareRetrieval, label_column
 from budgeted.runs.config import RunConfig
-from budgeted.runs.folder import CONFIG, read_json
+from budgeted.runs.folder import CONFIG, read_config
 
 
 def retrieval_of(run: Path) -> tuple[RunConfig, Memory, SimilarityAwareRetrieval]:
     """The memory and the retrieval at the end of a run; the model and the data are not needed."""
-    config = RunConfig(**read_json(run / CONFIG))
+    config = RunConfig.from_mapping(read_config(run / CONFIG), str(run))
     if config.retrieval not in (None, "sar") or config.method not in ("sar", "al-sar"):
         raise BudgetedError(f"{run} does not retrieve by similarity: give runs of sar or al-sar")
     info = streams.info(config.dataset)

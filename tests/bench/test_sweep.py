@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from budgeted.bench.sweep import export, identity, places, sweep
 from budgeted.cli import main
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.runs.config import RunConfig
+from budgeted.runs.folder import RunFolder
 
 SMALL = RunConfig(method="er", model="mlp", slots=30, limit=60, eval_every=30, iterations=0.5)
 
@@ -27,7 +29,7 @@ def test_runs_are_made_once_and_known_by_their_configuration(tmp_path: Path) -> 
     ended = list(sweep(runs, tmp_path, None, workers=2))
     assert [error for _, error in ended] == [None, None]
     assert {place.state for place in places(runs, tmp_path)} == {"finished"}
-    assert not list(tmp_path.glob("*.config.json"))
+    assert sorted(tmp_path.iterdir()) == sorted(place.folder for place in places(runs, tmp_path))
     # Another folder name, another data folder: still the same run.
     moved = tmp_path / "elsewhere" / "first"
     moved.parent.mkdir()
@@ -38,7 +40,7 @@ def test_runs_are_made_once_and_known_by_their_configuration(tmp_path: Path) -> 
 
 
 def test_a_killed_run_goes_on_and_ends_as_if_never_killed(tmp_path: Path) -> None:
-    run = replace(SMALL, model="resnet20", limit=150, checkpoint_every=10, iterations=1.0)
+    run = replace(SMALL, model="resnet20", limit=120, checkpoint_every=10, iterations=1.0)
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     assert [error for _, error in sweep([run], whole, None, 1)] == [None]
     folder = places([run], cut)[0].folder
@@ -59,6 +61,47 @@ def test_a_killed_run_goes_on_and_ends_as_if_never_killed(tmp_path: Path) -> Non
     results = [json.loads((places([run], out)[0].folder / "summary.json").read_text()) for out in (whole, cut)]
     assert results[0]["weights_sha256"] == results[1]["weights_sha256"]
     assert results[0]["records_sha256"] == results[1]["records_sha256"]
+
+
+SWEEP = """
+import sys
+from budgeted.bench import recipes
+from budgeted.cli import main
+from budgeted.runs.config import RunConfig
+from budgeted.runs.folder import RunFolder
+runs = tuple(RunConfig(method="er", model="resnet20", seed=seed) for seed in (1, 2))
+recipes.RECIPES["tiny"] = lambda: recipes.Recipe("none", runs)
+sys.exit(main(["sweep", "tiny", "--out", sys.argv[1], "--workers", "2"]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_sweep_that_is_ended_leaves_no_run_at_work(how: signal.Signals, tmp_path: Path) -> None:
+    """By whatever signal: the runs hang on a pipe that the sweep holds."""
+    process = subprocess.Popen([sys.executable, "-c", SWEEP, str(tmp_path)], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 100
+    while len(list(tmp_path.glob("*/executed_steps"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    folders = [RunFolder(path) for path in tmp_path.iterdir()]
+    assert [folder.busy() for folder in folders] == [True, True]
+    process.send_signal(how)
+    assert process.wait() == (143 if how is signal.SIGTERM else -how)
+    while any(folder.busy() for folder in folders) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(folder.busy() for folder in folders)
+    assert not any((folder.path / "summary.json").exists() for folder in folders)
+    assert sorted(tmp_path.iterdir()) == sorted(folder.path for folder in folders)
+
+
+def test_two_sweeps_on_one_folder_finish_what_is_to_be_done_once(tmp_path: Path) -> None:
+    runs = [SMALL, replace(SMALL, seed=2)]
+    with ThreadPoolExecutor(2) as pool:
+        ended = [pool.submit(lambda: list(sweep(runs, tmp_path, None, workers=1))) for _ in range(2)]
+        errors = [error for each in ended for _, error in each.result()]
+    assert errors == [None] * len(errors)
+    assert {place.state for place in places(runs, tmp_path)} == {"finished"}
+    summaries = [json.loads((place.folder / "summary.json").read_text()) for place in places(runs, tmp_path)]
+    assert [summary["sittings"] for summary in summaries] == [1, 1]
 
 
 def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:

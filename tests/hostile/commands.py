@@ -44,9 +44,9 @@ QUANTITIES = (
     "10GFLOP", "1TMAC", "0FLOP", "1FLOP", "1e999FLOP", "-3TMAC", "5 apples", "1" * 500 + "MAC", "1.7.7MB", "1/0MB",
 )  # fmt: skip
 ODD = (
-    "", " ", "-", "--", "---", "=", "\x00", "\n", "a\nb", "\x1b[31m", "\udcff", "é", "日本", "None", "true", "{}", "[1]",
-    "null", "../..", "/", ".", "~", "/dev/null", "/dev/zero", "/dev/full", "%s%n", "$(id)", "x" * 300, "x" * 70000,
-    "a=b", "learner.learning_rate", "FILE.py:NAME", ":", "a:b:c", "nowhere.py:Thing", "os:system", "json:loads",
+    "", " ", "-", "--", "---", "=", "\x00", "\n", "a\nb", "\x1b[31m", "\udcff", "é", "日本", "None", "true", "{}",
+    "[1]", "null", "../..", "/", ".", "~", "/dev/null", "/dev/zero", "/dev/full", "%s%n", "$(id)", "x" * 300,
+    "x" * 70000, "a=b", "learner.learning_rate", "FILE.py:NAME", ":", "a:b:c", "nowhere.py:Thing", "os:system",
 )  # fmt: skip
 DEVICES = ("cpu", "cuda", "cuda:7", "cpu:3", "mps", "meta", "xpu", "banana")
 
@@ -164,9 +164,10 @@ def _value(rng: random.Random, name: str) -> str:
         "device": DEVICES, "byte-rule": ("real", "paper"), "rule": ("real", "paper"), "recipe": tuple(RECIPES),
         "memory": QUANTITIES, "compute": QUANTITIES, "granularity": ("block", "layer"),
         "input": ("1x8x8", "3x32x32", "0x0x0", "1x1x1", "9x9", "3x" + "9" * 30 + "x1", "-1x8x8", "3x100000x100000"),
-        "out": ("run", "../run", "run/deep/er", "", "/proc/nowhere", "/dev/null/x"), "data": ("here", "/", "/proc", ""),
-        "config": ("none.toml", "/dev/null", ".", "/proc/self/mem", "/dev/zero"), "csv": (".", "/dev/full", "t.csv", "x/y"),
-        "resume": (".", "run", "/", "/dev/null", "/proc"), "set": tuple(_pairs(rng)), "format": ("csv", "markdown", "x"),
+        "out": ("run", "run/deep/er", "", "/proc/nowhere", "/dev/null/x"), "data": ("here", "/", "/proc", ""),
+        "config": ("none.toml", "/dev/null", ".", "/proc/self/mem", "/dev/zero"),
+        "csv": (".", "/dev/full", "t.csv", "x/y"),
+        "resume": (".", "run", "/", "/dev/null", "/proc"), "set": tuple(_pairs(rng)), "format": ("csv", "x"),
         "what": ("methods", "datasets", "models", "freezing", "retrieval", "selection", "streams", "recipes"),
         "methods": tuple(METHODS), "export": ("e", "/dev/null"), "figure": ("f.png", "f.xyz", "."),
     }  # fmt: skip

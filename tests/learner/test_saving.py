@@ -11,6 +11,8 @@ from budgeted import models
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, export, load, save
+from budgeted.learner.files import sealed
+from budgeted.learner.saving import _only_writer
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS
 
@@ -67,3 +69,132 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
     with pytest.raises(BudgetedError, match="cannot read the checkpoint"):
         load(tmp_path / "nowhere", models.build("cnn8", input_shape=(1, 8, 8)))
+
+
+def small(samples: int = 6) -> Learner:
+    taught = Learner(
+        models.build("mlp", classes=1, input_shape=(1, 8, 8), seed=3), method("er"), FACTS, slots=8, seed=3
+    )
+    feed(taught, 0, samples)
+    return taught
+
+
+def loaded(folder: Path) -> Learner:
+    return load(folder, models.build("mlp", classes=1, input_shape=(1, 8, 8), seed=9))
+
+
+def test_a_file_of_the_same_name_makes_no_folder_ours(tmp_path: Path) -> None:
+    """What else was in such a folder used to be deleted with it."""
+    for content in ('{"a game": "saved"}', "no JSON", "[]"):
+        (tmp_path / "state.json").write_text(content)
+        (tmp_path / "thesis.txt").write_text("precious")
+        with pytest.raises(BudgetedError, match="choose another folder"):
+            save(small(), tmp_path)
+        assert (tmp_path / "state.json").read_text() == content
+        assert {path.name for path in tmp_path.iterdir()} == {"state.json", "thesis.txt"}
+
+
+def test_files_of_others_beside_a_save_stay(tmp_path: Path) -> None:
+    save(small(), tmp_path / "saved")
+    (tmp_path / "saved" / "notes.txt").write_text("precious")
+    save(small(8), tmp_path / "saved")
+    assert (tmp_path / "saved" / "notes.txt").read_text() == "precious"
+    assert len(list((tmp_path / "saved").iterdir())) == 3
+    assert loaded(tmp_path / "saved").arrived == 8
+
+
+def test_a_save_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to("there")
+    for samples in (6, 8):
+        save(small(samples), tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert loaded(tmp_path / "there").arrived == samples
+    (tmp_path / "nowhere").symlink_to("not there")
+    with pytest.raises(BudgetedError, match="nowhere"):
+        save(small(), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("cut_off", ["tensors", "numbers", "clearing"])
+def test_an_earlier_save_counts_until_the_new_one_is_whole(
+    cut_off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "saved"
+    save(small(), folder)
+
+    class Cut(BaseException):
+        pass
+
+    def cut(*_: object) -> None:
+        raise Cut
+
+    place = {"tensors": "state.save_file", "numbers": "state.replace_file", "clearing": "saving.remove"}[cut_off]
+    with monkeypatch.context() as then:
+        then.setattr(f"budgeted.learner.{place}", cut)
+        with pytest.raises(Cut):
+            save(small(8), folder)
+    assert loaded(folder).arrived == (8 if cut_off == "clearing" else 6)
+    save(small(10), folder)
+    assert loaded(folder).arrived == 10
+    assert len(list(folder.iterdir())) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_save_of_an_earlier_layout_is_replaced(tmp_path: Path) -> None:
+    save(small(), tmp_path)
+    numbers = json.loads((tmp_path / "state.json").read_text())
+    (tmp_path / numbers.pop("tensors_file")).rename(tmp_path / "tensors.safetensors")
+    (tmp_path / "state.json").write_text(json.dumps({**numbers, "format": 2}))
+    save(small(8), tmp_path)
+    assert not (tmp_path / "tensors.safetensors").exists()
+    assert loaded(tmp_path).arrived == 8
+
+
+def test_numbers_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "thesis").write_text("precious")
+    save(small(), tmp_path / "saved")
+    numbers = json.loads((tmp_path / "saved" / "state.json").read_text())
+    bad = sealed({**numbers, "tensors_file": "../thesis"}, "numbers_sha256")
+    (tmp_path / "saved" / "state.json").write_text(json.dumps(bad))
+    with pytest.raises(BudgetedError, match="none of ours"):
+        loaded(tmp_path / "saved")
+    save(small(), tmp_path / "saved")
+    assert (tmp_path / "thesis").read_text() == "precious"
+
+
+def test_two_saves_at_once_are_one_save(tmp_path: Path) -> None:
+    tmp_path.joinpath("saved").mkdir()
+    with _only_writer(tmp_path / "saved"), pytest.raises(BudgetedError, match="another save"):
+        save(small(), tmp_path / "saved")
+    save(small(), tmp_path / "saved")
+
+
+def test_names_with_dots_are_exported_side_by_side(tmp_path: Path) -> None:
+    export(small(), tmp_path / "model.v1.2")
+    export(small(8), tmp_path / "model.v1.3")
+    export(small(), tmp_path / "other.safetensors")
+    names = ("model.v1.2", "model.v1.3", "other")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{name}.{suffix}" for name in names for suffix in ("json", "safetensors")
+    }
+    export(small(10), tmp_path / "model.v1.2")  # an export of ours is replaced
+
+
+@pytest.mark.parametrize("suffix", ["json", "safetensors"])
+def test_files_of_others_are_not_exported_over(suffix: str, tmp_path: Path) -> None:
+    (tmp_path / f"model.{suffix}").write_text('{"name": "my package"}')
+    with pytest.raises(BudgetedError, match="is no model that was exported"):
+        export(small(), tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == [f"model.{suffix}"]
+    assert (tmp_path / f"model.{suffix}").read_text() == '{"name": "my package"}'
+
+
+def test_what_was_saved_on_a_device_that_is_not_here_can_be_loaded_elsewhere(tmp_path: Path) -> None:
+    save(small(), tmp_path)
+    numbers = json.loads((tmp_path / "state.json").read_text())
+    numbers["learner"]["device"] = "cuda:7"
+    (tmp_path / "state.json").write_text(json.dumps(sealed(numbers, "numbers_sha256")))
+    with pytest.raises(BudgetedError, match="device='cpu'"):
+        loaded(tmp_path)
+    again = load(tmp_path, models.build("mlp", classes=1, input_shape=(1, 8, 8)), device="cpu")
+    assert weights_digest(again) == weights_digest(small())

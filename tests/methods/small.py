@@ -81,8 +81,8 @@ def assert_resumes_exactly(learner: Learner, folder: Path, at: int, end: int, ta
     """Saved in the middle and loaded into a model of another seed, it goes on as if nothing had happened."""
     feed(learner, 0, at, task)
     save(learner, folder)
-    known = {} if learner.method.name in METHODS else {"own_method": learner.method}
-    again = load(folder, network("mlp", seed=9), **known)
+    own = None if learner.method.name in METHODS else learner.method
+    again = load(folder, network("mlp", seed=9), own)
     for each in (learner, again):
         feed(each, at, end, task)
     mine, other = tensors_of(learner), tensors_of(again)

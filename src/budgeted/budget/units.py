@@ -96,7 +96,7 @@ def format_bytes(count: int, digits: int = 4) -> str:
 
 def _split(text: str, kind: str, example: str) -> tuple[Fraction, str]:
     match = _QUANTITY.fullmatch(text)
-    if match is None:
+    if match is None or len(match["number"]) > 100:  # thousands of digits are no quantity, and no number to Python
         raise BadQuantity(f"cannot read {text!r} as {kind}: write a number and a unit, as in {example}")
     return Fraction(match["number"].replace("_", "").replace(",", "")), match["unit"]
 

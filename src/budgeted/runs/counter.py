@@ -22,12 +22,18 @@ class StepCounter:
     """Open for one sitting; `run` is a digest that only this run's counter goes with."""
 
     def __init__(self, path: Path, run: str, least: int | None) -> None:
-        """least: what a checkpoint knows of; None before the first, when a file that is not there counts from 0."""
+        """least: what a checkpoint knows of; None before the first, when a file that is not there counts from 0.
+
+        Before the first checkpoint nothing but this file knows which run was begun: one of another run is refused.
+        """
         self._run = run
         self._file = open_own(path, os.O_RDWR | os.O_CREAT)
         self._handle = self._file.fileno()
         content = os.pread(self._handle, len(_UNKNOWN) + 1, 0)
         found = 0 if not content and least is None else self._parsed(content)
+        if found is None and least is None and content != _UNKNOWN:
+            self._file.close()
+            raise BudgetedError(f"{path} is not of the run that config.json tells of: restore both, or begin a new run")
         self.count: int | None = None if found is None or found < (least or 0) else found
         os.ftruncate(self._handle, len(_UNKNOWN))
         self._write()

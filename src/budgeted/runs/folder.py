@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,17 @@ from typing import Any
 
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
-from budgeted.learner.files import json_digest, open_own, part_of, read_json, remove, seal_holds, sealed, write_json
+from budgeted.learner.files import (
+    NotRegular,
+    json_digest,
+    open_own,
+    part_of,
+    read_json,
+    remove,
+    seal_holds,
+    sealed,
+    write_json,
+)
 from budgeted.learner.learner import Learner
 from budgeted.runs.config import CONFIG_SEAL
 from budgeted.runs.counter import StepCounter
@@ -86,6 +97,15 @@ class RunFolder:
         self.refuse_another()
         write_config(self.path / CONFIG, config)
         self.write_environment(environment)
+
+    def refuse_odd_files(self) -> None:
+        """What will be written to is looked at before anything is changed."""
+        for name in (RECORDS, EXECUTED):
+            if os.path.lexists(self.path / name):
+                open_own(self.path / name, os.O_RDWR).close()
+        for name in (ENVIRONMENT, SUMMARY):  # which are replaced, links too, but for a folder
+            if os.path.lexists(path := self.path / name) and stat.S_ISDIR(mode := os.lstat(path).st_mode):
+                raise NotRegular(path, mode)
 
     def config(self) -> dict[str, Any]:
         return read_config(self.path / CONFIG)

@@ -383,11 +383,13 @@ def resume(path: Path, report: Report | None = None, *, accept_other_arithmetic:
             if not available(config.device):
                 raise BudgetedError(f"the run was begun on {config.device}, which is not here: resume it where it is")
             here = environment(config.threads, config.device)
+            folder.refuse_odd_files()
             found = folder.read_checkpoint()
             if found is not None and not accept_other_arithmetic:
                 refuse_other(sittings_of(found[1], folder)[-1], here)
             run = Run(config, folder, here)
             if found is None:  # nothing was kept: it begins anew, and its bits are this machine's
+                folder.step_counter(config.to_json(), None).close()  # refuses that of another run
                 folder.records.begin()
                 folder.write_environment(here)
             else:

@@ -72,9 +72,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
 
 
 def small(samples: int = 6) -> Learner:
-    taught = Learner(
-        models.build("mlp", classes=1, input_shape=(1, 8, 8), seed=3), method("er"), FACTS, slots=8, seed=3
-    )
+    taught = Learner(models.build("mlp", classes=1, input_shape=(1, 8, 8), seed=3), "er", FACTS, slots=8, seed=3)
     feed(taught, 0, samples)
     return taught
 

@@ -17,7 +17,6 @@ from budgeted.errors import BudgetedError
 from budgeted.runs import content
 from budgeted.runs.counter import StepCounter
 from budgeted.runs.run import resume, start
-from budgeted.streams.folder import FolderImages
 from tests.cli.small import QUICK
 from tests.command_line import refused
 from tests.runs.small import begun, config, same_end
@@ -79,18 +78,18 @@ def test_other_data_are_refused(kind: str, run: Path, data: Path, capsys: pytest
 
 
 def test_files_that_are_decoded_as_they_are_used_are_bound_by_name_length_and_some_content(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.png" for number in range(6)]
+    paths = [tmp_path / "here" / "train" / f"class{number % 2}" / f"{number}.png" for number in range(6)]
     for number, path in enumerate(paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(path)
-    images = FolderImages([str(path) for path in paths], 4)
 
-    def digest() -> str:
-        return content._images(images, np.arange(6))
+    def digest(place: str = "here") -> str:
+        found = streams.load(f"folder:{tmp_path / place}", test=False, on_demand=True)
+        return content._images(found.train_images, np.arange(len(found.train_labels)))
 
     before = digest()
-    shutil.copytree(tmp_path, tmp_path / "moved")
-    moved = FolderImages([str(tmp_path / "moved" / path.name) for path in paths], 4)
-    assert content._images(moved, np.arange(6)) == before  # another place, the same data
+    shutil.copytree(tmp_path / "here", tmp_path / "moved")
+    assert digest("moved") == before  # another place, the same data
     whole = paths[3].read_bytes()
     paths[3].write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     assert digest() != before

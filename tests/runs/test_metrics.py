@@ -112,7 +112,8 @@ FINE = Evaluation(100, (1,), (2,))
         (lambda: Evaluation(1, (-1,), (2,)), "damaged"),
         (lambda: Evaluation(1, (1, 1), (2,)), "one of each"),
         (lambda: Evaluation(-1, (1,), (2,)), "at least 0"),
-        (lambda: Evaluation(1, (0.5,), (1,)), "not accuracies"),  # type: ignore[arg-type]
+        (lambda: Evaluation(1, (0.5,), (1.0,)), "no accuracies"),  # type: ignore[arg-type]
+        (lambda: Evaluation(1, (float("nan"),), (1,)), "no accuracies"),
         (lambda: Evaluation(1, (1,), (2,), float("nan")), "damaged"),
     ],
 )

@@ -298,7 +298,7 @@ def test_a_change_inside_an_optimizer_step_is_refused() -> None:
 def test_a_change_that_cannot_be_followed_leaves_everything_as_it_was() -> None:
     freezing, optimizer = attached("a deeper chain", AdaptivePrefix(ema=0.5))
     train(freezing, optimizer, 3)
-    state, head = freezing.state_dict(), freezing.model[2]
+    state, head = freezing.state_dict(), freezing.model[2]  # type: ignore[index]
     freezing.model[2] = nn.LSTM(16, 3)  # type: ignore[operator]
     with pytest.raises(NoBlockChain):
         freezing.changed()

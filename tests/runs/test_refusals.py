@@ -180,7 +180,7 @@ def flip(path: Path) -> None:
 def another_number(path: Path) -> None:
     """Still good JSON, but not what was written: a lost update, a bad block that falls on a digit."""
     numbers = json.loads((path / state.NUMBERS).read_text())
-    numbers["due"][0] += 1
+    numbers["pace"]["due"][0] += 1
     (path / state.NUMBERS).write_text(json.dumps(numbers))
 
 

@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--policies", nargs="+", default=["none", "adaptive"])
     parser.add_argument("--always", nargs="*", default=[], help="modules that never rest")
     parser.add_argument("--steps", type=int, default=450)
-    parser.add_argument("--pretraining", type=int, nargs=2, default=(150, 600))
+    parser.add_argument("--pretraining", type=int, nargs=2, default=(150, 450))
     parser.add_argument("--known", type=int, default=1500, help="problems to pretrain on")
     parser.add_argument("--test", type=int, default=4, help="test problems of each new concept")
     parser.add_argument("--seed", type=int, default=1)

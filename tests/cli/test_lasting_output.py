@@ -30,6 +30,7 @@ ODD_LINES = {
     "endless": (["run", "--iterations", "inf"], "--iterations must be 0 to 1,000,000,000"),
     "no number": (["run", "--iterations", "nan"], "--iterations must be 0 to 1,000,000,000"),
     "a billion threads": (["run", "--threads", "1000000000"], "at most 1024"),
+    "an absurd batch": (["plan", "--batch-size", "9" * 18], "--batch-size must be at most"),
     "another device": (["run", "--device", "banana"], "device 'banana' is not there"),
     "a card that is not there": (["run", "--device", "cuda:99"], "device 'cuda:99' is not there"),
 }

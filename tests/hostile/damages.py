@@ -163,14 +163,13 @@ def _shown(folder: Path) -> Any:
     """A finished run: its summary, the table, and the curve's numbers."""
     from budgeted.bench.table import find_runs
 
-    found = []
-    for words in (("run", "--resume", str(folder), "--json"), ("table", str(folder))):
-        said = _command(*words)
-        if isinstance(said, str):
-            return said
-        found.append(said[0])
+    summary, table = _resumed(folder), _command("table", str(folder))
+    if isinstance(summary, str) or isinstance(table, str):
+        return summary if isinstance(summary, str) else table
+    timeless = [row.split(" | ")[:-1] for row in table[0].splitlines()]  # the last column is the time
     try:
-        return [*found, find_runs([folder])[0].periodic_records()]
+        records = find_runs([folder])[0].periodic_records()
+        return [summary, timeless, [{**record, "seconds": None} for record in records]]
     except BudgetedError as problem:
         return str(problem)
 

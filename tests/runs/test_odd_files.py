@@ -128,6 +128,12 @@ def test_a_file_has_the_old_content_or_the_new(tmp_path: Path, monkeypatch: pyte
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
+def test_records_that_are_gone_are_not_made_anew(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "records.jsonl").unlink()
+    assert "fewer records" in refused(["run", "--resume", str(run)], capsys)
+    assert not (run / "records.jsonl").exists()
+
+
 def test_only_regular_files_of_the_right_length_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for attempt in (lambda: read_bytes(tmp_path / "fifo", 10), lambda: open_own(tmp_path / "fifo", os.O_RDWR)):

@@ -63,7 +63,7 @@ def read_bytes(path: Path, most: int) -> bytes:
             raise NotRegular(path, found.st_mode)
         if found.st_size > most:
             raise BudgetedError(f"{path} has {found.st_size:,} bytes, at most {most:,} are expected: it is damaged")
-        return file.read(most)
+        return file.read(found.st_size)  # room is taken for what is asked for, whatever there is
 
 
 def write_all(handle: int, content: bytes) -> None:

@@ -24,6 +24,7 @@ from budgeted.streams.registry import absolute_name
 #: Numbers that no machine reaches, and that the libraries below us cannot hold.
 MOST = 2**63
 MOST_THREADS = 1024
+MOST_BATCH = 10**7
 MOST_ITERATIONS = 10**9
 #: Bytes of a config file.
 MOST_CONFIG = 2**20
@@ -114,10 +115,12 @@ class RunConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise BudgetedError(f"--{name.replace('_', '-')} must be 1 or more, got {shown(value)}")
-        for name in ("eval_every", "slots", "limit", "checkpoint_every", "eval_samples", "batch_size", "seed", "size"):
+        for name in ("eval_every", "slots", "limit", "checkpoint_every", "eval_samples", "seed", "size"):
             value = getattr(self, name)
             if value is not None and value >= MOST:
                 raise BudgetedError(f"--{name.replace('_', '-')} must be below 2^63, got {shown(value)}")
+        if self.batch_size > MOST_BATCH:
+            raise BudgetedError(f"--batch-size must be at most {MOST_BATCH:,}, got {shown(self.batch_size)}")
         if self.threads > MOST_THREADS:
             raise BudgetedError(f"--threads must be at most {MOST_THREADS}, got {shown(self.threads)}")
         if self.iterations is not None and not 0 <= self.iterations <= MOST_ITERATIONS:  # also false for nan

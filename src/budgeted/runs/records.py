@@ -40,6 +40,8 @@ class Records:
     def take_up(self, state: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The lines that a checkpoint knows of, verified; what came after them, a torn line included, is cut off."""
         size = int(state["bytes"])
+        if size and not os.path.lexists(self.path):  # to open it would make it
+            raise BudgetedError(f"{self.path} has fewer records than the checkpoint knows of: restore it")
         with open_own(self.path, os.O_RDWR | os.O_CREAT) as file:
             content = b""
             while len(content) < size and (piece := os.read(file.fileno(), size - len(content))):

@@ -20,8 +20,8 @@ from tests.command_line import refused
 ODD_LINES = {
     "a word for a number": (["run", "--slots", "x"], "--slots"),
     "an unknown flag": (["run", "--metod", "er"], "did you mean --method?"),
-    "an unknown command": (["ruin"], "unrecognized options: ruin"),
-    "no command": ([], "run, plan, costs"),
+    "an unknown command": (["ruin"], "unknown command 'ruin': did you mean 'run'?"),
+    "no command": ([], "give a command first"),
     "a flag without its value": (["run", "--iterations"], "--iterations"),
     "a missing word": (["list"], "methods, datasets"),
     "none of the choices": (["plan", "--rule", "x"], "paper"),
@@ -72,7 +72,7 @@ def test_data_that_may_not_be_read_are_blamed_and_not_the_folder(
     def denied(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "/data/digits")
 
-    monkeypatch.setattr("budgeted.streams.load", denied)
+    monkeypatch.setattr("budgeted.runs.config.load", denied)
     said = refused(["run", "--out", str(tmp_path / "run")], capsys)
     assert "cannot read the data of digits: /data/digits: Permission denied" in said
     assert str(tmp_path) not in said

@@ -52,7 +52,7 @@ def test_unknown_policy_suggests_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'adaptive'") as error:
         policy("adaptve")
     assert one_line(error)
-    with pytest.raises(BudgetedError, match="unexpected keyword"):
+    with pytest.raises(BudgetedError, match="unknown setting"):
         policy("constant", m=3)
     with pytest.raises(BudgetedError, match="0 or more"):
         policy("constant", n=-1)

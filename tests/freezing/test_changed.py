@@ -300,7 +300,7 @@ def test_a_change_that_cannot_be_followed_leaves_everything_as_it_was() -> None:
     train(freezing, optimizer, 3)
     state, head = freezing.state_dict(), freezing.model[2]  # type: ignore[index]
     freezing.model[2] = nn.LSTM(16, 3)  # type: ignore[operator]
-    with pytest.raises(NoBlockChain):
+    with pytest.raises(BudgetedError):
         freezing.changed()
     freezing.model[2] = head  # type: ignore[operator]
     assert freezing.state_dict() == state

@@ -59,7 +59,7 @@ def test_what_is_not_there_is_said(name: str, tmp_path: Path, monkeypatch: pytes
     with pytest.raises(BudgetedError, match=reason):
         llava(str(tmp_path / name) if name == "folder" else name)
     if name == "llava-2-7b":
-        with pytest.raises(BudgetedError, match=r"did you mean 'llava-1\.5-7b'"):
+        with pytest.raises(BudgetedError, match=r"none is near it: known are llava-1\.5-7b"):
             on_meta(name)
 
 

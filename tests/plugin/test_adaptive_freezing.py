@@ -228,7 +228,7 @@ def test_losses_may_read_some_of_the_outputs_or_be_one() -> None:
 def test_mistakes_are_said_in_one_line() -> None:
     with pytest.raises(UnknownName, match="did you mean 'adaptive'"):
         AdaptiveFreezing(cnn(), policy="adaptve")
-    with pytest.raises(BudgetedError, match="unexpected keyword"):
+    with pytest.raises(BudgetedError, match="unknown setting"):
         AdaptiveFreezing(cnn(), policy="constant", m=3)
     with pytest.raises(BudgetedError, match="built already"):
         AdaptiveFreezing(cnn(), policy=AdaptivePrefix(), ema=0.1)

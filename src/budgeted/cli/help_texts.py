@@ -20,6 +20,8 @@ _WORDS = {
     "dataset": "NAME|PATH",
     "device": "cpu|cuda",
     "freezing": "NAME",
+    "codec": "NAME",
+    "problem": "NAME",
     "input": "CxHxW",
     "memory": "BYTES",
     "method": "NAME",

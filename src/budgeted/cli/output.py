@@ -42,18 +42,19 @@ class Forgiving(io.TextIOWrapper):
 
     def __init__(self) -> None:
         super().__init__(io.BytesIO(), encoding=getattr(sys.stderr, "encoding", None) or "utf-8")
+        self._to = sys.stderr  # a bar stands in for the error stream while it is drawn, and draws here
         self._broken = False
 
     def write(self, text: str, /) -> int:
         if not self._broken:
             try:
-                sys.stderr.write(text)
-                sys.stderr.flush()
+                self._to.write(text)
+                self._to.flush()
             except (OSError, ValueError):
                 self._broken = True
         return len(text)
 
     def isatty(self) -> bool:
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            return sys.stderr.isatty()
+            return self._to.isatty()
         return False

@@ -315,7 +315,11 @@ class LayerFreezing(Keeps):
             inputs, keywords = self._example[0], {**self._example[1], **(keywords or {})}
         old, parameters, checked, head = self.chain, self._splits.parameters, self._features.checked, self.chain.head
         self.prices.forget()
-        self.prices.chain(self.prices.forward(inputs, keywords))  # refused, if it is, before anything is let go
+        try:
+            self.prices.chain(self.prices.forward(inputs, keywords))  # refused, if it is, before anything is let go
+        except BudgetedError:
+            self.prices.forget()  # a model that is put back as it was is looked at anew
+            raise
         self._take_hooks_off()
         self._attach(inputs, keywords)
         self._features.checked = checked and self.chain.head == head

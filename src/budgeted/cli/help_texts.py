@@ -21,6 +21,7 @@ _WORDS = {
     "device": "cpu|cuda",
     "freezing": "NAME",
     "codec": "NAME",
+    "resize": "HOW",
     "problem": "NAME",
     "input": "CxHxW",
     "memory": "BYTES",

@@ -42,7 +42,7 @@ class RunConfig:
     """What it learns from: a name of `budgeted list datasets`, folder:PATH, manifest:FILE, wds:PATTERN, hf:NAME, an
     .npz file, or FILE.py:NAME."""
     stream: str = "gaussian"
-    """In which order samples arrive: gaussian, disjoint, blurry, domain, or arrival (by time, or as they lie)."""
+    """In which order samples arrive: gaussian, disjoint, blurry, domain or arrival (by time)."""
     model: str = ""
     """Which model: see `budgeted list models`, or FILE.py:NAME. If not given, resnet32; cnn8 for 8 x 8 digits."""
     iterations: float | None = None

@@ -140,7 +140,7 @@ SETTINGS: dict[str, RunConfig] = {
 @pytest.fixture
 def overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compute budget is planned to last; here it is not."""
-    monkeypatch.setattr("budgeted.runs.run.iterations_within", lambda *given: 1.0)
+    monkeypatch.setattr("budgeted.runs.plan.iterations_within", lambda *given: 1.0)
 
 
 @pytest.mark.usefixtures("overrun")

@@ -97,7 +97,7 @@ def test_no_word_where_every_loss_comes() -> None:
         ({"polcy": "none"}, "AdaptiveFreezing or of its policy 'adaptive', 'polcy': did you mean 'policy'?"),
         ({"granularty": "layer"}, "did you mean 'granularity'?"),
         ({"refresh_evry": 2}, "did you mean 'refresh_every'?"),
-        ({"policy": "constant", "m": 3}, "policy 'constant', 'm', and none is near it: known are model, always, batch_norm"),
+        ({"policy": "constant", "m": 3}, "'m', and none is near it: known are model, always, batch_norm"),
         ({"policy": ConstantPrefix(1), "granularty": "layer"}, "did you mean 'granularity'?"),
         ({"policy": ConstantPrefix(1), "n": 2}, "n: settings go with a policy's name"),
         ({"policy": "constnt"}, "did you mean 'constant'?"),

@@ -156,7 +156,8 @@ def test_savings_are_spent_evenly_over_the_stream(name: str, rule: Rule) -> None
     assert 0.99 <= learner.ledger.spent.under(rule) / budget.compute.amount <= 1
     tenths = np.diff([0, *steps[count // 10 - 1 :: count // 10]])
     assert len(tenths) == 10
-    assert tenths.min() > count // 10  # one a sample is the plan; more are extra
+    assert tenths[0] >= count // 10  # one a sample is the plan, until something was saved
+    assert tenths[1:].min() > count // 10  # more are extra
 
 
 def savers_model(name: str) -> nn.Module:

@@ -18,10 +18,12 @@ from budgeted.learner import Learner, Settings
 from budgeted.learner.state import tensors_of
 from budgeted.methods import METHODS, Step
 from budgeted.methods.ewc import ElasticWeightConsolidation
+from budgeted.registry import load
 from budgeted.runs.plan import make_plan
-from tests.bright_rows import FACTS
+from tests.bright_rows import FACTS, SHAPE
 from tests.methods import small
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
+from tests.nets import seeded
 
 EWC = METHODS["ewc"]
 TASK = 12
@@ -241,3 +243,16 @@ def test_it_resumes_exactly(tmp_path: Path) -> None:
 def test_bad_settings_are_refused(own: dict[str, float]) -> None:
     with pytest.raises(BudgetedError, match=f"method.{next(iter(own))} must be"):
         learner_of(EWC, own=own)
+
+
+def test_layers_that_come_with_a_task_are_free_and_those_that_rest_are_let_go() -> None:
+    growing = load(f"{Path(__file__).parents[2]}/examples/growing.py:growing")
+    learner = Learner(seeded(lambda: growing(1, SHAPE)), "ewc", FACTS, slots=12)
+    feed(learner, 0, 30, task=10)
+    trained = learner.network.trained_by_name()
+    assert any(name.startswith("branches.3") for name in trained)
+    method = learner.method
+    assert isinstance(method, ElasticWeightConsolidation)
+    for kept in (method.fisher, method.importance, method.anchor):
+        assert {name: tensor.shape for name, tensor in kept.items()} == {n: p.shape for n, p in trained.items()}
+    assert not any(name.startswith(("branches.0", "branches.1", "branches.2")) for name in method.fisher)

@@ -133,7 +133,9 @@ class Learner(Lends):
         with self.working():
             self.flush()
             self.paid(self.method.end_task)
-            self.network.end_task()
+            if self.network.grows:
+                self.network.end_task()
+                self.method.grown()
             give_up_slots(self)
 
     def before_prediction(self) -> None:
@@ -189,6 +191,9 @@ class Learner(Lends):
             self.method.after_step(step, outputs.detach() if isinstance(outputs, Tensor) else outputs)
         except BudgetSpent:
             self._abandon(done, moved)
+        except BaseException:
+            self.account.drop_step()
+            raise
         if done is not None and moved:
             self._record(done, self.account.end_step(done.costs), most, len(step.labels))
 

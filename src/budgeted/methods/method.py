@@ -164,7 +164,7 @@ class Method(Keeps):
     # -- growth ------------------------------------------------------------------------------------------------
 
     def grown(self) -> None:
-        """The head has got a new row."""
+        """The network has grown: a new row of the head, or new layers."""
 
     # -- what it is --------------------------------------------------------------------------------------------
 

@@ -376,12 +376,16 @@ class Network(Keeps):
         return {name: torch.zeros_like(p, requires_grad=False) for name, p in self.trained_by_name().items()}
 
     def pad(self, kept: dict[str, Tensor]) -> None:
-        """Give what is kept for every weight zeros for the rows that the head has got since."""
-        for name, parameter in self.trained_by_name().items():
-            if kept[name].shape != parameter.shape:
-                padded = torch.zeros_like(parameter, requires_grad=False)
-                padded[: len(kept[name])] = kept[name]
-                kept[name] = padded
+        """Give what is kept for every weight zeros for rows and layers that came since; what is gone is let go."""
+        trained = self.trained_by_name()
+        for name in kept.keys() - trained.keys():
+            del kept[name]
+        for name, parameter in trained.items():
+            old = kept.get(name)
+            if old is None or old.shape != parameter.shape:
+                kept[name] = torch.zeros_like(parameter, requires_grad=False)
+                if old is not None:
+                    kept[name][: len(old)] = old
 
     def copy_of_weights(self) -> dict[str, Tensor]:
         """Parameters and buffers as they are now."""

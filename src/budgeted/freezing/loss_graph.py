@@ -130,15 +130,18 @@ class LossGraph:
                 pending.append((below, nr))
         sums = sum((count - 1) * elements for count, elements in arrivals.values())
         wanted = [tuple(below is not None and needed(below, nr) for below, nr in n.next_functions) for n, _ in steps]
+        for parameter in self._model.parameters() if leaves else ():
+            leaves.pop(id(parameter), None)  # a penalty on the model's own: the frozen set rules
+        layers = bool(leaves)  # rule `paper` counts layers, so a loss that has none is free under it
         key = (
             sums,
+            layers,
             *((op.name, op.out.shape, want, *(value.shape for value in op.inputs))
               for (_, op), want in zip(steps, wanted, strict=True)),
         )  # fmt: skip
         if key not in self._prices:
-            self._prices[key] = _price(steps, wanted, sums, self._unpriced)
-        for parameter in self._model.parameters() if leaves else ():
-            leaves.pop(id(parameter), None)  # a penalty on the model's own: the frozen set rules
+            forward, backward = _price(steps, wanted, sums, self._unpriced)
+            self._prices[key] = (forward, backward) if layers else (Cost(0, forward.real), Cost(0, backward.real))
         return LossPrice(*self._prices[key], frozenset(found), tuple(leaves.values()))
 
     def cross_entropy(self, loss: Tensor) -> CrossEntropy | None:

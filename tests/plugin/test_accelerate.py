@@ -23,6 +23,7 @@ from tests.nets import seeded
 
 @pytest.fixture(params=["no", "bf16"])
 def accelerator(request: pytest.FixtureRequest) -> Iterator[Accelerator]:
+    AcceleratorState._reset_state(reset_partial_state=True)  # one for a process: another test may have made it
     yield Accelerator(cpu=True, mixed_precision=request.param)
     AcceleratorState._reset_state(reset_partial_state=True)
 

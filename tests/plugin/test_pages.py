@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState  # type: ignore[import-untyped]
 
 from budgeted.budget import BudgetSpent
 from budgeted.plugin import AdaptiveFreezing
@@ -31,6 +32,7 @@ EXAMPLES = {
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # the compiler's own
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_snippets_run_and_print_what_the_page_shows(page: Path) -> None:
+    AcceleratorState._reset_state(reset_partial_state=True)  # one for a process: another test may have made it
     names: dict[str, Any] = {"__name__": page.stem}
     snippets = fences(page, "python")
     assert snippets

@@ -27,4 +27,5 @@ def samples(count: int, classes: int = 4, seed: int = 0) -> Iterator[tuple[Tenso
 
 def augmenter_of(learner: Learner) -> Augmenter:
     assert isinstance(learner.problem, Classification)
+    assert learner.problem.augmenter is not None
     return learner.problem.augmenter

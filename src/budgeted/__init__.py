@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RandomPrefix,
         StepView,
     )
-    from budgeted.learner import Augmentation, DataFacts, Learner, LearnerSettings, Settings, load, save
+    from budgeted.learner import Augmentation, DataFacts, Event, Learner, LearnerSettings, Settings, export, load, save
     from budgeted.methods import METHODS, Method, Step, method
     from budgeted.plugin import AdaptiveFreezing, ReplayMemory, SimilarityAwareRetrieval
     from budgeted.replay import Memory, Retrieval, Selection
@@ -59,6 +59,7 @@ __all__ = [
     "ConstantPrefix",
     "Cost",
     "DataFacts",
+    "Event",
     "ExecutedOps",
     "FreezingPolicy",
     "FrozenStep",
@@ -80,6 +81,7 @@ __all__ = [
     "StepView",
     "UnpricedOperator",
     "__version__",
+    "export",
     "format_bytes",
     "format_compute",
     "load",
@@ -96,7 +98,8 @@ _ROOMS = {
     "errors": ("BudgetedError",),
     "freezing": ("AdaptivePrefix", "ConstantPrefix", "FreezingPolicy", "FrozenStep", "LayerFreezing", "LinearPrefix",
                  "NeverFreeze", "RandomPrefix", "StepView"),
-    "learner": ("Augmentation", "DataFacts", "Learner", "LearnerSettings", "Settings", "load", "save"),
+    "learner": ("Augmentation", "DataFacts", "Event", "Learner", "LearnerSettings", "Settings", "export", "load",
+                "save"),
     "methods": ("METHODS", "Method", "Step", "method"),
     "plugin": ("AdaptiveFreezing", "ReplayMemory", "SimilarityAwareRetrieval"),
     "replay": ("Memory", "Retrieval", "Selection"),

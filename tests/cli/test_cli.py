@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -58,7 +59,7 @@ def test_run_is_quiet_where_there_is_no_terminal(tmp_path: Path, capsys: Capture
     assert len(progress) == 1  # plain lines come every twenty seconds, and one at the end
     for what in ("40/40 samples", "accuracy ", "A_AUC ", "spent ", "frozen "):
         assert what in progress[0]
-    assert shown.out.splitlines()[-1] == f"folder {folder}"
+    assert shown.out.splitlines()[-1] == f"ended with the stream; folder {folder}"
     assert "A_AUC" in shown.out
 
 
@@ -427,3 +428,26 @@ def test_the_smallest_possible_memory_works(tmp_path: Path, capsys: Capture) -> 
     summary = json.loads(said([*flags, "--memory", smallest, "--out", str(tmp_path / "b")], capsys))
     assert summary["slots"] == 1
     assert f"{summary['bytes']}B" == smallest
+
+
+def test_a_refused_run_leaves_nothing_behind(tmp_path: Path, capsys: Capture) -> None:
+    refused(
+        ["run", *QUICK, *MEMORY, "--method", "vanilla", "--model", "resnet99", "--out", str(tmp_path / "run")], capsys
+    )
+    refused(["run", *QUICK, "--memory", "10B", "--method", "vanilla", "--out", str(tmp_path / "run")], capsys)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()  # a folder that was there stays
+    refused(["run", *QUICK, "--memory", "10B", "--method", "vanilla", "--out", str(tmp_path / "mine")], capsys)
+    assert (tmp_path / "mine").is_dir()
+
+
+def test_events_of_a_run_go_to_a_file(tmp_path: Path, capsys: Capture) -> None:
+    told = tmp_path / "told" / "events.csv"
+    flags = ["run", *QUICK, *MEMORY, "--method", "vanilla", "--out", str(tmp_path / "run"), "--events", str(told)]
+    assert main(flags) == 0
+    rows = list(csv.DictReader(told.open()))
+    records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
+    accuracies = [float(row["value"]) for row in rows if row["kind"] == "evaluation" and row["what"] == "accuracy"]
+    assert accuracies == [record["accuracy"] for record in records]
+    assert {row["kind"] for row in rows} >= {"new class", "evaluation", "checkpoint"}
+    assert "cannot write events" in refused([*flags[:-1], "/proc/nowhere/events.csv"], capsys)

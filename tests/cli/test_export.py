@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from budgeted import models, streams
 from budgeted.errors import BudgetedError
 from budgeted.learner.evaluate import fixed_subset
-from budgeted.runs.handing_on import hand_on
+from budgeted.learner.saving import export
 from budgeted.runs.trained import Trained, trained
 from tests.cli.small import MEMORY, QUICK
 from tests.command_line import Capture, refused, said
@@ -57,7 +57,7 @@ def test_weights_and_description_rebuild_the_model(
 
 
 def test_a_program_of_torch_answers_alike_for_any_batch(learned: Trained, tmp_path: Path) -> None:
-    file, _ = hand_on(learned, tmp_path / "program", "torch")
+    file, _ = export(learned.learner, tmp_path / "program", "torch")
     program = torch.export.load(file).module()
     for count in (1, 7):
         images = torch.from_numpy(DIGITS.test_images[:count])
@@ -68,7 +68,7 @@ def test_an_onnx_file_answers_alike_for_any_batch(learned: Trained, tmp_path: Pa
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    file, _ = hand_on(learned, tmp_path / "onnx", "onnx")
+    file, _ = export(learned.learner, tmp_path / "onnx", "onnx")
     session = runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     for count in (1, 7):
         images = DIGITS.test_images[:count]
@@ -83,9 +83,9 @@ def test_what_is_more_than_a_model_is_not_handed_on(
     """A correction that is no scale and shift by class cannot be written into the file: it is refused."""
     monkeypatch.setattr(type(learned.learner.method), "corrected", lambda self, logits: logits**2 + 1)
     with pytest.raises(BudgetedError, match="answers otherwise than the learner"):
-        hand_on(learned, tmp_path / "model")
+        export(learned.learner, tmp_path / "model")
     monkeypatch.setattr(type(learned.learner.method), "corrected", lambda self, logits: 2 * logits + 1)
-    hand_on(learned, tmp_path / "model", "torch")
+    export(learned.learner, tmp_path / "model", "torch")
     assert not (tmp_path / "other").exists()
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, get_args
 
 from budgeted.budget.cost import NOTHING, Cost, total
-from budgeted.budget.units import Compute, Rule, format_compute
+from budgeted.budget.units import Compute, Rule, format_compute, parse_bytes, parse_compute
 from budgeted.errors import BudgetedError, UnknownName
 
 Purpose = Literal["forward", "backward", "optimizer", "fisher", "similarity", "retrieval", "evaluation_training"]
@@ -26,12 +26,27 @@ class BudgetSpent(BudgetedError):
     """The charge does not fit into what is left; nothing was charged."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Budget:
-    """What may be spent: compute under one rule, and bytes that persist between steps. None means no limit."""
+    """What may be spent: compute under one rule, and bytes that persist between steps. None means no limit.
 
-    compute: Compute | None = None
-    bytes: int | None = None
+    Both are taken as text, too: Budget("5TFLOP", "2MB"), or a rate of compute such as "2GFLOP/sample".
+    """
+
+    compute: Compute | None
+    bytes: int | None
+
+    def __init__(self, compute: Compute | str | None = None, bytes: int | str | None = None) -> None:
+        if isinstance(compute, str):
+            compute = parse_compute(compute)
+        if isinstance(bytes, str):
+            bytes = parse_bytes(bytes)
+        if compute is not None and not isinstance(compute, Compute):
+            raise BudgetedError(f"{compute!r} is no compute: give a quantity with its unit, such as '5TFLOP'")
+        if bytes is not None and (isinstance(bytes, bool) or not isinstance(bytes, int) or bytes < 0):
+            raise BudgetedError(f"{bytes!r} is no number of bytes: give a whole number, or '2MB'")
+        object.__setattr__(self, "compute", compute)
+        object.__setattr__(self, "bytes", bytes)
 
     def with_compute(self, amount: int, rule: Rule) -> Budget:
         return Budget(Compute(amount, rule), self.bytes)

@@ -44,6 +44,11 @@ class Compute:
     each: bool = False
     """for every sample of the stream, instead of all of it"""
 
+    @property
+    def unit(self) -> str:
+        """What it is counted in."""
+        return UNIT_OF_RULE[self.rule] + ("/sample" if self.each else "")
+
     def over(self, samples: int) -> Compute:
         """For so many samples together."""
         return Compute(self.amount * samples, self.rule) if self.each else self

@@ -9,7 +9,9 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from budgeted.budget import format_bytes
-from budgeted.runs.handing_on import Format, hand_on
+from budgeted.errors import BudgetedError
+from budgeted.learner.handing_on import Format
+from budgeted.learner.saving import export
 from budgeted.runs.trained import trained
 
 
@@ -30,8 +32,12 @@ class Export:
     torch.export.load."""
 
     def run_(self) -> None:
+        out = self.out or self.run / f"export-{self.format}"
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise BudgetedError(f"{out} is there already and not empty: choose another folder")
         found = trained(self.run)
-        for path in hand_on(found, self.out or self.run / f"export-{self.format}", self.format):
+        more = {"model": found.config.network, "run": found.config.to_json()}
+        for path in export(found.learner, out / "model", self.format, names=found.names, more=more):
             print(f"{path} ({format_bytes(path.stat().st_size, 3)})")
         state = "" if found.finished else ", of a run that has not ended"
         print(f"{len(found.names)} classes after {found.learner.arrived} samples{state}: {_some(found.names)}")

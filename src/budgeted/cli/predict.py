@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import torch
-from PIL import Image
 from tyro.conf import Positional, arg
 
 from budgeted.errors import BudgetedError
+from budgeted.problems.given import picture
 from budgeted.runs.trained import trained
 from budgeted.streams.folder import SUFFIXES
 from budgeted.streams.image_file import opened_image
@@ -74,16 +73,6 @@ def _files(given: tuple[Path, ...]) -> list[Path]:
 
 
 def _read(path: Path, shape: tuple[int, int, int]) -> torch.Tensor:
-    """uint8 of the model's shape: grey where it has one channel, squeezed to its size (bilinear, antialiased)."""
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise BudgetedError(
-            f"the model takes images of {channels} channels, and a file has 1 or 3: predict from Python"
-        )
+    """As the learner takes pictures of any size."""
     with opened_image(path) as image:
-        whole = image.convert("RGBA") if "transparency" in image.info else image
-        picture = whole.convert("L" if channels == 1 else "RGB")
-        if picture.size != (width, height):
-            picture = picture.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(picture).reshape(height, width, channels).transpose(2, 0, 1)
-        return torch.from_numpy(np.ascontiguousarray(pixels))
+        return picture(image, shape)

@@ -20,6 +20,7 @@ from budgeted.budget import format_bytes, format_compute
 from budgeted.cli.output import Forgiving
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
+from budgeted.learner.events import Listener, csv_file, tensorboard
 from budgeted.registry import short
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
@@ -56,6 +57,9 @@ class Run:
     """Any other setting, as in --set learner.learning_rate=1e-3 --set retrieval.temperature=1."""
     json: bool = False
     """Print the summary as JSON for a script, and no progress."""
+    events: Path | None = None
+    """Where to write what happens (new class, evaluation, budget half spent, checkpoint): FILE.csv, or a folder of
+    TensorBoard files (pip install 'budgeted[tensorboard]')."""
 
     def run_(self) -> None:
         shown = _Shown(quiet=self.json)
@@ -69,14 +73,19 @@ class Run:
         if self.resume is not None:
             if self.run != RunConfig() or self.set or self.out or self.config:
                 raise BudgetedError("--resume takes everything from the run's folder: leave the other flags out")
-            accept = self.accept_other_arithmetic
-            return runs.resume(self.resume, shown.report, accept_other_arithmetic=accept), self.resume
+            accept, told = self.accept_other_arithmetic, self._listeners()
+            return runs.resume(self.resume, shown.report, told, accept_other_arithmetic=accept), self.resume
         if self.accept_other_arithmetic:
             raise BudgetedError("--accept-other-arithmetic is for a run that goes on: give --resume FOLDER with it")
         config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
         name = f"{short(config.method)}-{streams.short_name(config.dataset)}-{config.stream}-{config.seed}"
         path = self.out or Path("runs") / name
-        return runs.start(config, path, shown.report), path
+        return runs.start(config, path, shown.report, self._listeners()), path
+
+    def _listeners(self) -> list[Listener]:
+        if self.events is None:
+            return []
+        return [csv_file(self.events) if self.events.suffix == ".csv" else tensorboard(self.events)]
 
 
 class _Shown:
@@ -171,9 +180,16 @@ def _closing(summary: dict[str, Any], path: Path) -> str:
             f"{summary.get('wait_seconds', 0.0):.1f} s",
             *_passed_over(summary),
             *_several_machines(summary),
-            f"folder {path}",
+            f"{_ending(summary)}; folder {path}",
         ]
     )
+
+
+def _ending(summary: dict[str, Any]) -> str:
+    """How the run ended."""
+    if not summary.get("budget_spent"):
+        return "ended with the stream"
+    return f"the compute of {summary['budget']} was spent before the stream ended: no training after that"
 
 
 def _passed_over(summary: dict[str, Any]) -> list[str]:

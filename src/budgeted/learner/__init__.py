@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from budgeted.learner.events import Event
 from budgeted.learner.learner import Learner
 from budgeted.learner.saving import export, load, save
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.problems import Augmentation, Augmenter, DataFacts
 
-__all__ = ["Augmentation", "Augmenter", "DataFacts", "Learner", "LearnerSettings", "Settings", "export", "load", "save"]
+__all__ = [
+    "Augmentation",
+    "Augmenter",
+    "DataFacts",
+    "Event",
+    "Learner",
+    "LearnerSettings",
+    "Settings",
+    "export",
+    "load",
+    "save",
+]

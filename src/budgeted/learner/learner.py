@@ -1,6 +1,6 @@
 """The one loop: a learner that takes a stream, one labelled sample at a time, inside its budget.
 
-    learner = Learner(model, "al-sar", data, slots=200, iterations=1.0, seed=1)
+    learner = Learner("resnet20", "al-sar", budget="200GFLOP", memory="2MB")
     for image, label in stream:
         learner.learn(image, label)
         ...
@@ -19,16 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from budgeted.budget import NOTHING, Budget, BudgetSpent, Cost, Ledger, Purpose, total
+from budgeted.budget import NOTHING, Budget, BudgetSpent, Compute, Cost, Ledger, Purpose, total
+from budgeted.errors import BudgetedError
 from budgeted.freezing import FrozenStep
 from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_without_room
+from budgeted.learner.events import Events, Listener
 from budgeted.learner.generators import Generators
+from budgeted.learner.given import Data, budget_of, facts_of, model_of
 from budgeted.learner.lent import Lends, StepRecord
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method, Step
-from budgeted.problems import DataFacts, Problem, Sample
+from budgeted.problems import Sample
 from budgeted.problems.batches import at, joined, stacked
 from budgeted.replay import Considers
 from budgeted.replay.selection import store
@@ -39,36 +42,46 @@ class Learner(Lends):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | str,
         method: Method | type[Method] | str,
-        data: DataFacts | Problem,
+        data: Data = None,
         *,
+        budget: Budget | Compute | str | None = None,
+        memory: int | str | None = None,
         slots: int | None = None,
         iterations: float | None = 1.0,
-        budget: Budget | None = None,
         spend_savings: bool = False,
         spending: Sequence[float] = (),
         settings: Settings | None = None,
         seed: int = 0,
         device: str = "cpu",
+        on_event: Listener | Sequence[Listener] = (),
         parts: type[Parts] = Parts,
     ) -> None:
         """
-        model: for classification it ends in a linear layer, which gets a row for every new class.
+        model: a torch module, or the name of one, which is drawn from the seed. For classification it ends in a linear
+            layer, which gets a row for every new class.
         method: what to store, replay, freeze and minimise: a name, a class, or one like it (each learner has its own).
-        data: the facts of images to be classified, or a problem of another kind.
-        slots: places in the memory; None takes as many as the budget's bytes hold, or stores everything.
+        data: the shape of images to be classified, (3, 32, 32) if not given; more facts of them, or of samples that are
+            no images; or a problem of another kind.
+        budget: compute that the ledger refuses to exceed, a total such as "200GFLOP" or a rate such as "2GFLOP/sample";
+            a `Budget` has bytes, too.
+        memory: bytes, such as "2MB", that `nbytes()` never exceeds: model, stored samples, all that is kept.
+        slots: places in the memory; None takes as many as the bytes hold, or stores everything.
         iterations: training steps per arriving sample, a fraction is saved up; None: what the compute pays for.
-        budget: compute that the ledger refuses to exceed, bytes that `nbytes()` never exceeds.
         spend_savings: what freezing saves buys more steps, spread over the rest of the stream.
         spending: shares of the compute that a plan spends up to the ends of equal parts of the stream; none: evenly.
+        on_event: told of new classes, of compute that runs out, of samples that are refused (`learner/events.py`).
         parts: who makes the parts; a rehearsal has others.
         """
         super().__init__()
         self.settings = settings or Settings()
         self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
+        data = facts_of(data)
+        self.model_name = model if isinstance(model, str) else None
+        model = model_of(model, data, seed)
         self.problem = make_problem(data, model, self.settings, device)
-        self.slots, self.seed, self.budget = slots, seed, budget or Budget()
+        self.slots, self.seed, self.budget = slots, seed, budget_of(budget, memory, slots)
         self.ledger = Ledger(self.budget.compute)
         self.account = parts.account(self.ledger)
         self.generators = Generators(seed)
@@ -90,6 +103,7 @@ class Learner(Lends):
         self.waiting: list[tuple[Sample, int]] = []  # samples of the stream, and their rows, for a full stream batch
         self.picked: list[int] | None = None  # of what waits, those in the latest step, if the method chose
         self._stacked: tuple[Sample, Tensor] | None = None  # what waits, as a batch
+        self.events = Events(self, on_event)
         self.method.begin(self)
         fit_slots(self)
         give_up_slots(self)
@@ -100,8 +114,12 @@ class Learner(Lends):
         """Take one labelled sample: store it and train as much as it is due. One that cannot be taken is refused, and
         nothing has changed."""
         with self.working():
-            sample = self.problem.check(sample)
-            row = self._row_of(self.problem.key(label))
+            try:
+                sample = self.problem.check(sample)
+                row = self._row_of(self.problem.key(label))
+            except BudgetedError as refusal:
+                self.events.tell("refused", why=str(refusal))
+                raise
             self.arrived += 1
             self.pace.arrive(self.arrived - 1, self.most)
             if self.method.withholds(sample, row):
@@ -153,9 +171,10 @@ class Learner(Lends):
             new = min(len(self.waiting), self.stream_batch)
             most = self.most(new + min(self.batch_size - new, len(self.memory)))
             if not self.pace.affords(most, self.arrived, self.steps):
-                return
+                return self.events.look()
             self.pace.take()
             self._step()
+            self.events.look()
 
     def _step(self) -> None:
         self.account.begin_step()
@@ -259,6 +278,7 @@ class Learner(Lends):
             self.problem.grow(self.network, row + 1, self.generators["head"])
             self.method.grown()
             give_up_slots(self)
+            self.events.tell("new class", label=key)
         return row
 
     def _offer(self, samples: list[tuple[Sample, int]], places: Sequence[int | None]) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from budgeted.budget import Budget, BudgetSpent, Cost, Ledger, Purpose, Rule
+from budgeted.budget import Budget, BudgetSpent, Compute, Cost, Ledger, Purpose, Rule, format_bytes, format_compute
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 from budgeted.freezing import LayerFreezing
 from budgeted.learner.bytes import bytes_by_item, working_bytes
+from budgeted.learner.events import Events
 from budgeted.learner.generators import Generators
 from budgeted.learner.pace import Pace
 from budgeted.learner.settings import Settings
@@ -58,6 +59,9 @@ class Lends:
     stream_batch: int
     frozen_share: float
     rested: dict[str, int]
+    slots: int | None
+    model_name: str | None
+    events: Events
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # another thread may predict at any moment
@@ -66,8 +70,9 @@ class Lends:
     # -- to its user -------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def outputs(self, samples: Sample, batch: int = 256) -> Any:
+    def outputs(self, samples: Any, batch: int = 256) -> Any:
         """What the network says to samples, as the method corrects it; may be asked at any moment."""
+        samples = self.problem.batch(samples)
         with self.lock, evaluating(self.model):
             found = []
             for start in range(0, length(samples), batch):
@@ -77,8 +82,8 @@ class Lends:
                 found.append(self.problem.respond(self.model, self.problem.inputs(chunk)))
             return self.method.corrected(joined(found))
 
-    def logits(self, images: Tensor) -> Tensor:
-        """Logits of uint8 images over the classes seen so far, in order of first appearance."""
+    def logits(self, images: Any) -> Tensor:
+        """Logits of a batch or a list of samples over the classes seen so far, in the order of `class_labels`."""
         if len(images) == 0:
             return torch.empty(0, len(self.class_labels))
         found: Tensor = self.outputs(images)
@@ -89,9 +94,17 @@ class Lends:
         with self.lock:
             if not self.problem.keys:
                 raise BudgetedError("nothing was learned yet: call learn() before predict()")
+            samples = self.problem.batch(samples)
             if length(samples) == 0:
                 return self.problem.answer(torch.empty(0, len(self.class_labels)))
             return self.problem.answer(self.outputs(samples))
+
+    def predict_proba(self, samples: Any) -> Tensor:
+        """Probabilities of the classes seen so far, a row for each sample, in the order of `class_labels`."""
+        with self.lock:
+            if not self.problem.keys:
+                raise BudgetedError("nothing was learned yet: call learn() before predict_proba()")
+            return torch.softmax(self.logits(samples), 1)
 
     @torch.no_grad()
     def scores(self, samples: Sample, labels: Sequence[Any]) -> Tensor:
@@ -99,6 +112,41 @@ class Lends:
         with self.lock, evaluating(self.model):
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
             return self.problem.score(self.problem.respond(self.model, inputs), inputs, rows)
+
+    def top_up(self, compute: Compute | str | None = None, memory: int | str | None = None) -> None:
+        """Add to the budget: compute of the same unit, bytes, or both. Training that had ended goes on."""
+        with self.working():
+            more, before = Budget(compute, memory), self.budget
+            if (more.compute and before.compute is None) or (more.bytes and before.bytes is None):
+                raise BudgetedError("there is no limit that could be raised: a learner without a budget may spend all")
+            if more.compute and before.compute and more.compute.unit != before.compute.unit:
+                raise BudgetedError(f"the budget is {before.compute}: top it up in {before.compute.unit}")
+            if more.bytes and before.bytes:
+                if self.slots is not None:
+                    raise BudgetedError(f"the memory has {self.slots} slots for good: add compute only")
+                self.memory.widen(before.bytes + more.bytes - self.nbytes() + self.memory.nbytes())
+                self.budget = Budget(before.compute, before.bytes + more.bytes)
+            if more.compute and before.compute:
+                raised = replace(before.compute, amount=before.compute.amount + more.compute.amount)
+                self.budget = Budget(raised, self.budget.bytes)
+                self.ledger.compute = raised
+                self.pace.raised(raised)
+            self.events.caught_up()
+            self.events.tell("topped up", compute=str(self.budget.compute), bytes=self.budget.bytes)
+
+    def __repr__(self) -> str:
+        """Where it stands, and what is left."""
+        compute, limit = self.budget.compute, self.budget.bytes
+        spent = self.ledger.spent.under("real" if compute is None else compute.rule)
+        told = format_compute(spent, "real" if compute is None else compute.rule, 3)
+        held = format_bytes(self.nbytes(), 3)
+        return (
+            f"<Learner {self.model_name or type(self.model).__name__}, {self.method.name}: {self.arrived} samples, "
+            f"{len(self.class_labels)} classes, {self.steps} steps, spent {told}"
+            f"{'' if compute is None else f' of {compute}'}, holds {held}"
+            f"{'' if limit is None else f' of {format_bytes(limit, 3)}'}"
+            f"{', trains no more' if self.spent_up else ''}>"
+        )
 
     def close(self) -> None:
         """Take every hook off the model: it is the user's again. Predictions still work."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from budgeted.budget import Budget
+from budgeted.budget import Budget, Compute
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 
@@ -168,6 +168,10 @@ class Pace:
                 arrived,
                 steps,
             )
+
+    def raised(self, compute: Compute) -> None:
+        """The budget is this from now on: what was refused may be run."""
+        self._compute, self.spent_up = compute, False
 
     # -- saving ------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from budgeted.replay import (
     Retrieval,
     Selection,
     Unlimited,
+    bytes_per_slot,
     label_column,
 )
 
@@ -135,12 +136,9 @@ class Parts:
     def memory(self, limit: int | None = None) -> Memory:
         """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""
         learner = self.learner
-        columns = (
-            *learner.problem.columns(),
-            label_column(learner.problem.classes),
-            *learner.method.columns(learner.problem.classes),
-            *learner.retrieval.columns,
-        )
+        sample, classes = learner.problem.columns(), learner.problem.classes
+        beside = (label_column(classes), *learner.method.columns(classes), *learner.retrieval.columns)
+        columns = (*sample, *beside)
         codec = make_codec(learner.method.codec, learner.settings.codec)
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
@@ -148,6 +146,8 @@ class Parts:
                 raise BudgetedError(f"codec {learner.method.codec!r} stores differing sizes: give bytes, no slots")
             return Memory(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
+        if slots is not None and learner.budget.bytes is not None:  # no room is taken that must be given back at once
+            slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*codec.columns(sample), *beside))))
         return Memory(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
     def _policy(self) -> FreezingPolicy:

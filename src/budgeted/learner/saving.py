@@ -8,27 +8,26 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
 from budgeted.learner.files import disk_errors, part_of, read_json, remove, sync_file, sync_folder, write_json
+from budgeted.learner.handing_on import SUFFIXES, Format, described, hand_on, is_description
 from budgeted.learner.learner import Learner
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
-from budgeted.problems import Augmentation, DataFacts
+from budgeted.problems import Augmentation, DataFacts, Problem
 
 _BY_DIGEST = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
-_NOTE = "row i of the head is class classes[i]; inputs are uint8 / 255, minus mean, over std"
 
 
 def save(learner: Learner, folder: Path) -> None:
@@ -88,9 +87,18 @@ def _own_files(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.name in own or _BY_DIGEST.fullmatch(path.name)}
 
 
-def load(folder: Path, model: nn.Module, own_method: Method | None = None, *, device: str | None = None) -> Learner:
-    """The learner that was saved, around a model built as its model was (the weights are replaced).
+def load(
+    folder: Path | str,
+    model: nn.Module | str | None = None,
+    own_method: Method | None = None,
+    *,
+    own_problem: Problem | None = None,
+    device: str | None = None,
+) -> Learner:
+    """The learner that was saved.
 
+    model: built as its model was (the weights are replaced); one that went by a name need not be given.
+    own_method, own_problem: where it had a method, a part of one or a problem of its own, another like it.
     device: where to go on; where it was saved if not given.
     """
     tensors, numbers = _read(Path(folder))
@@ -103,12 +111,17 @@ def load(folder: Path, model: nn.Module, own_method: Method | None = None, *, de
     name, parts, settings = told["method"], told["parts"], told["settings"]
     if own_method is None and (name not in METHODS or None in parts.values()):
         raise BudgetedError(f"the learner used a method or parts of its own, {name!r}: give it as own_method")
+    model = model if model is not None else told["model"]
+    if model is None:
+        raise BudgetedError(f"the learner in {folder} had a model of its own: build one like it, and give it to load()")
+    if own_problem is None and told["data"] is None:
+        raise BudgetedError(f"the learner in {folder} had a problem of its own: give one like it as own_problem")
     augmentation = settings["augmentation"]
     compute = told["budget"]["compute"]
     learner = Learner(
         model,
         own_method or dataclasses.replace(METHODS[name](), **parts),
-        DataFacts(**{**told["data"], "input_shape": tuple(told["data"]["input_shape"])}),
+        own_problem or DataFacts(**told["data"]),
         slots=told["slots"],
         iterations=told["iterations"],
         budget=Budget(None if compute is None else Compute(**compute), told["budget"]["bytes"]),
@@ -146,43 +159,50 @@ def _stamp(folder: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def export(learner: Learner, path: Path) -> None:
-    """Write the trained model: weights to PATH.safetensors, classes and normalisation to PATH.json.
+def export(
+    learner: Learner,
+    path: Path | str,
+    format: Format = "safetensors",
+    *,
+    names: Sequence[str] | None = None,
+    more: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write the trained model to PATH.safetensors (weights), PATH.onnx or PATH.pt2 (a program of `torch.export`), and
+    classes, shape and normalisation to PATH.json; the files that were written.
 
-    What the JSON says is in the metadata of the weights, too. Files of these names that are no export are refused.
+    What the JSON says is in the metadata of weights, too. Files of these names that are no export are refused.
+
+    names: of the classes in order of the rows, where labels are numbers. more: what else the JSON is to say.
     """
     path = Path(path)
-    if path.suffix in (".safetensors", ".json"):  # the name of one of the two was given
+    if path.suffix in (SUFFIXES[format], ".json"):  # the name of one of the two was given
         path = path.with_suffix("")
-    weights_at, facts_at = (path.with_name(path.name + suffix) for suffix in (".safetensors", ".json"))
-    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in learner.model.state_dict().items()}
-    facts = {
-        "classes": learner.class_labels,
-        "input_shape": list(learner.data.input_shape),
-        "mean": list(learner.data.mean),
-        "std": list(learner.data.std),
-        "note": _NOTE,
-    }
+    model_at, facts_at = (path.with_name(path.name + suffix) for suffix in (SUFFIXES[format], ".json"))
+    facts = {"file": model_at.name, **described(learner, format), **(more or {})}
+    if names is not None:
+        facts |= {"classes": list(names), "labels": learner.class_labels}
     with disk_errors(path.parent, "export again"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(facts_at):
             _refuse_other_facts(facts_at)
-        elif os.path.lexists(weights_at):
-            _refuse_other_weights(weights_at)
-        scratch = part_of(weights_at)
+        elif os.path.lexists(model_at):
+            _refuse_other_weights(model_at)
+        scratch = part_of(model_at)
         remove(scratch)
         try:
-            save_file(weights, scratch, {"facts": json.dumps(facts)})
+            hand_on(learner, scratch, format, json.dumps(facts))
             sync_file(scratch)
-            os.replace(scratch, weights_at)
+            os.replace(scratch, model_at)
         except BaseException:
             remove(scratch)
             raise
         write_json(facts_at, facts)
+    return [model_at, facts_at]
 
 
 def _refuse_other_facts(path: Path) -> None:
     with contextlib.suppress(BudgetedError):
-        if read_json(path).get("note") == _NOTE:
+        if is_description(read_json(path)):
             return
     raise BudgetedError(f"{path} is no model that was exported: choose another name")
 
@@ -201,7 +221,8 @@ def _described(learner: Learner) -> dict[str, Any]:
     return {
         "method": learner.method.name,
         "parts": {part: name if isinstance(name, str) else None for part, name in chosen.items()},
-        "data": dataclasses.asdict(learner.data),
+        "model": learner.model_name,
+        "data": dataclasses.asdict(learner.data) if isinstance(learner.data, DataFacts) else None,
         "slots": learner.slots,
         "iterations": learner.iterations,
         "budget": dataclasses.asdict(learner.budget),

@@ -110,6 +110,7 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     learner.generators.load_state(numbers["generators"])
     learner.ledger.load_state_dict(numbers["ledger"])
     learner.arrived = int(numbers["arrived"])
+    learner.events.caught_up()
 
 
 def _key(written: Any) -> Any:

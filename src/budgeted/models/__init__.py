@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,7 @@ def build(
     name: str,
     *,
     classes: int = 1,
-    input_shape: ImageShape = (3, 32, 32),
+    input_shape: tuple[int, ...] = (3, 32, 32),
     seed: int = 0,
     weights: str | Path | None = None,
 ) -> nn.Module:
@@ -125,16 +126,19 @@ def build(
         return _own(name, asked, {"classes": classes, "input_shape": input_shape, "seed": seed})
     if classes < 1:
         raise BudgetedError(f"a model cannot have {classes} classes: ask for 1 or more (the head can grow later)")
+    if len(input_shape) != 3 and name == "mlp":  # it takes anything in one row
+        input_shape = (1, 1, math.prod(input_shape))
     if len(input_shape) != 3 or min(input_shape) < 1:
         raise BudgetedError(
             f"input_shape {tuple(input_shape)} is no image: give (channels, height, width), each at least 1"
         )
+    image = (input_shape[0], input_shape[1], input_shape[2])
     if weights is None:
-        return initialised(lambda: asked.wire(classes, input_shape), seed, asked.fill)
+        return initialised(lambda: asked.wire(classes, image), seed, asked.fill)
     if asked.load is None:
         loading = ", ".join(known for known, one in MODELS.items() if isinstance(one, Entry) and one.load is not None)
         raise BudgetedError(f"{name} starts from a seed, not from weights; those that load weights: {loading}")
-    return asked.load(classes, input_shape, seed, Path(weights))
+    return asked.load(classes, image, seed, Path(weights))
 
 
 def _own(name: str, make: Entry | Callable[..., nn.Module], facts: dict[str, Any]) -> nn.Module:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from budgeted.problems.augment import Augmentation, Augmenter
+from budgeted.problems.batches import Sample
 from budgeted.problems.classification import Classification, DataFacts
-from budgeted.problems.problem import PROBLEMS, Problem, Sample
+from budgeted.problems.problem import PROBLEMS, Problem
 
 __all__ = ["PROBLEMS", "Augmentation", "Augmenter", "Classification", "DataFacts", "Problem", "Sample"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from budgeted.problems.problem import Sample
 from budgeted.replay import Column
+
+Sample: TypeAlias = Tensor | Mapping[str, Tensor]
+"""One sample, or a batch of them: a tensor, or several by name."""
 
 
 def stacked(samples: Sequence[Sample], columns: Sequence[Column] = ()) -> Sample:

@@ -1,10 +1,10 @@
-"""Classification of images: a target is a class, whose head row comes when it is first met."""
+"""Classification: a sample is an image or any other array, a target a class, whose head row comes when it is met."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from budgeted.errors import BudgetedError
 from budgeted.network import Inputs, Network, called
 from budgeted.problems.augment import Augmentation, Augmenter
+from budgeted.problems.given import as_tensor
 from budgeted.problems.problem import PROBLEMS, Problem
 from budgeted.replay import Column
 
@@ -22,22 +23,43 @@ SAMPLE = "sample"
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a learner must know of its images before the first one."""
+    """What a learner must know of its samples before the first one."""
 
-    input_shape: tuple[int, int, int]
-    mean: Sequence[float]
-    std: Sequence[float]
+    input_shape: tuple[int, ...] = (3, 32, 32)
+    """of a sample: channels, height and width of an image"""
+    mean: Sequence[float] = ()
+    """for each channel, of values from 0 to 1; 0.5 if not given, and 0 of floats"""
+    std: Sequence[float] = ()
+    """likewise; 0.25 if not given, and 1 of floats"""
     flips: bool = False
     """whether a mirrored image keeps its label"""
     classes: int | None = None
     """how many classes there will be, if known: their bytes are reserved; if not, slots are given up as they come"""
     samples: int | None = None
     """length of the stream, if that is known"""
+    dtype: Literal["uint8", "float32"] = "uint8"
+    """of a sample as it is given and stored; floats are not augmented"""
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.input_shape)
+        if not shape or not all(isinstance(side, int) and side >= 1 for side in shape):
+            raise BudgetedError(f"input_shape {shape} is no shape of a sample: give sizes of at least 1")
+        usual = (0.5, 0.25) if self.dtype == "uint8" else (0.0, 1.0)
+        channels = shape[0] if len(shape) > 1 else 1
+        for name, value in zip(("mean", "std"), usual, strict=True):
+            given = tuple(getattr(self, name)) or (value,) * channels
+            object.__setattr__(self, name, given)
+        object.__setattr__(self, "input_shape", shape)
+
+    @property
+    def pictures(self) -> bool:
+        """Whether samples are images of bytes, which are augmented."""
+        return self.dtype == "uint8" and len(self.input_shape) == 3 and self.input_shape[0] in (1, 3)
 
 
 @PROBLEMS.register("classification")
 class Classification(Problem):
-    """Images (uint8, channels x height x width) and their classes; cross-entropy, accuracy."""
+    """Images (uint8, channels x height x width) or other arrays, and their classes; cross-entropy, accuracy."""
 
     def __init__(
         self,
@@ -53,20 +75,38 @@ class Classification(Problem):
         self.label_smoothing = label_smoothing
         self.device = device
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
-        self.augmenter = Augmenter(
-            augmentation or Augmentation(flip=data.flips), data.mean, data.std, channels_last=channels_last
+        augmentation = augmentation or Augmentation(flip=data.flips)
+        self.augmenter = (
+            Augmenter(augmentation, data.mean, data.std, channels_last=channels_last) if data.pictures else None
         )
 
     def columns(self) -> tuple[Column, ...]:
-        return (Column(SAMPLE, tuple(self.data.input_shape), torch.uint8),)
+        return (Column(SAMPLE, tuple(self.data.input_shape), getattr(torch, self.data.dtype)),)
+
+    def check(self, sample: Any) -> Tensor:
+        wanted = self.columns()[0]
+        found: Tensor = super().check(as_tensor(sample, wanted.shape, wanted.dtype))  # type: ignore[assignment]
+        if wanted.dtype.is_floating_point and not bool(torch.isfinite(found).all()):
+            raise BudgetedError("a sample has values that are no finite numbers: leave it out, or mend it")
+        return found
 
     def inputs(self, samples: Any, generator: np.random.Generator | None = None) -> Tensor:
+        if self.augmenter is None:
+            return self._scaled(samples).to(self.device)
         prepared = self.augmenter.normalise(samples) if generator is None else self.augmenter(samples, generator)
         return prepared.to(self.device)
 
+    def _scaled(self, samples: Tensor) -> Tensor:
+        """Samples that are no pictures: bytes from 0 to 1, then mean and deviation of every channel."""
+        values = samples.float() / 255 if samples.dtype == torch.uint8 else samples
+        channels = (1, -1, *(1,) * (samples.ndim - 2))
+        mean, std = (torch.tensor(each).view(channels) for each in (self.data.mean, self.data.std))
+        layout = self.memory_format if samples.ndim == 4 else torch.contiguous_format
+        return ((values - mean) / std).contiguous(memory_format=layout)
+
     def example(self, batch: int) -> Tensor:
         empty = torch.empty(batch, *self.data.input_shape, device="meta")
-        return empty.contiguous(memory_format=self.memory_format)
+        return empty.contiguous(memory_format=self.memory_format) if empty.ndim == 4 else empty
 
     def grow(self, network: Network, rows: int, generator: np.random.Generator) -> None:
         network.grow_head(rows, generator)

@@ -11,7 +11,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from torch import Tensor, nn
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.network import Inputs, Network, called
+from budgeted.problems.batches import Sample, stacked
 from budgeted.registry import Registry
 from budgeted.replay import Column
-
-Sample: TypeAlias = Tensor | Mapping[str, Tensor]
-"""One sample, or a batch of them: a tensor, or several by name."""
 
 
 class Problem(Keeps, ABC):
@@ -63,6 +61,14 @@ class Problem(Keeps, ABC):
                 found = _described(given) if isinstance(given, Tensor) else repr(given)[:200]
                 raise BudgetedError(f"{what} must be {_described(column)}, got {found}")
         return sample  # type: ignore[no-any-return]
+
+    def batch(self, samples: Any) -> Sample:
+        """Samples as they are given together: a batch as it is, a list or an array of single ones put together."""
+        if isinstance(samples, (list, tuple, np.ndarray)):
+            return stacked([self.check(sample) for sample in samples], self.columns())
+        if not isinstance(samples, (Tensor, Mapping)):
+            raise BudgetedError(f"give samples as a batch or a list, got one {type(samples).__name__}: put it in [ ]")
+        return samples
 
     def key(self, target: Any) -> Hashable:
         """What a target goes under in the memory: whole numbers and words as they are; 2.9 is not bent into one."""

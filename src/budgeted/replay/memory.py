@@ -21,6 +21,7 @@ import numpy.typing as npt
 import torch
 
 from budgeted.errors import BudgetedError
+from budgeted.replay.arena import place_columns
 from budgeted.replay.codec import Codec, Raw, Samples
 from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, slots_for
 from budgeted.replay.membership import Membership, Slots
@@ -288,6 +289,20 @@ class Memory:
         for slot in sorted(leaving, reverse=True):
             self._remove(slot)
         self._allocate(self._size if self.varying else self._slots or 0)
+        if self._watcher is not None:
+            self._watcher.adopt(self)
+
+    def widen(self, limit: int) -> None:
+        """Take up to so many bytes, more than so far; nothing that is stored moves."""
+        if self.limit is None or limit < self.limit:
+            raise BudgetedError(f"the memory has {self.limit} bytes: it is widened to more, not to {limit}")
+        if self.varying:
+            if place_columns(limit) != place_columns(self._limit):
+                raise BudgetedError(f"{limit} bytes need longer places in every slot: save, and make a larger learner")
+            self._limit = limit
+        else:
+            self._slots = slots_for(limit - self._storage.kept(), self.columns)
+            self._allocate(self._slots)
         if self._watcher is not None:
             self._watcher.adopt(self)
 

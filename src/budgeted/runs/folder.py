@@ -7,7 +7,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,12 @@ class RunFolder:
                 raise Taken(f"another process is writing {self.path}: wait for it, or choose another folder") from error
             self._clear()
             yield
+
+    def vanish(self) -> None:
+        """Remove the folder that `locked` has made, if nothing but the lock is in it."""
+        with suppress(OSError):
+            (self.path / LOCK).unlink()
+            self.path.rmdir()
 
     def busy(self) -> bool:
         """Whether a process is writing it just now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from budgeted.budget import Rule, peak_memory
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
 from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
+from budgeted.learner.events import Listener
 from budgeted.learner.files import disk_errors
 from budgeted.learner.learner import Learner
 from budgeted.runs.config import RunConfig, refuse_other_config
@@ -129,8 +130,10 @@ class Run:
         self.environments = known if alike(known[-1], self.environments[0]) else [*known, self.environments[0]]
         self.folder.drop_old_checkpoints()  # a kill may have come between writing one and dropping one
 
-    def execute(self, report: Report | None = None) -> dict[str, Any]:
+    def execute(self, report: Report | None = None, listeners: Sequence[Listener] = ()) -> dict[str, Any]:
         """Drive the stream to its end; answers with the summary, which is also written."""
+        for listener in listeners:
+            self.learner.events.listen(listener)
         self.counter = self.folder.step_counter(self.config.to_json(), self.executed)
         try:
             with streams.arriving(
@@ -187,6 +190,7 @@ class Run:
         self.bad += 1
         if len(self.first_bad) < NAMED_BAD:
             self.first_bad = [*self.first_bad, sample.reason]
+        self.learner.events.tell("refused", why=sample.reason)
 
     def _evaluate(self, arrived: int, last: bool = False) -> None:
         start = time.perf_counter()
@@ -223,6 +227,7 @@ class Run:
         self.records.append(record)
         if periodic:
             self.accuracies.append(score.accuracy)
+        learner.events.tell("evaluation", accuracy=score.accuracy, a_auc=self._mean_accuracy())
 
     def _by_domain(self, predicted: NDArray[np.int64], arrived: int) -> dict[str, Any]:
         """How many test images of each domain are right, of the classes seen; and the domain that has just ended."""
@@ -280,11 +285,14 @@ class Run:
                 "sittings": self.sittings,
             },
         )
+        self.learner.events.tell("checkpoint", position=self.position)
 
     def _progress(self, arrived: int, seconds: float) -> Progress:
         latest = self.accuracies[-1] if self.accuracies else 0.0
-        mean = float(np.mean(self.accuracies)) if self.accuracies else 0.0
-        return Progress(arrived, len(self.stream), latest, mean, self.learner, seconds)
+        return Progress(arrived, len(self.stream), latest, self._mean_accuracy(), self.learner, seconds)
+
+    def _mean_accuracy(self) -> float:
+        return float(np.mean(self.accuracies)) if self.accuracies else 0.0
 
     def _summary(self) -> dict[str, Any]:
         learner = self.learner
@@ -350,19 +358,32 @@ def summarise(records: list[dict[str, Any]], moments: list[int]) -> dict[str, An
     }
 
 
-def start(config: RunConfig, path: Path, report: Report | None = None) -> dict[str, Any]:
-    """Begin a run in a new folder."""
-    folder = RunFolder(path)
+def start(
+    config: RunConfig, path: Path, report: Report | None = None, listeners: Sequence[Listener] = ()
+) -> dict[str, Any]:
+    """Begin a run in a new folder; listeners are told what happens in it."""
+    folder, fresh = RunFolder(path), not path.exists()
     with disk_errors(path, _go_on(path)), folder.locked():
-        folder.refuse_another()
-        config = config.with_sources()
-        here = environment(config.threads, config.device)
-        run = Run(config, folder, here)  # a mistake in the configuration leaves no folder that looks like a run
+        try:
+            folder.refuse_another()
+            config = config.with_sources()
+            here = environment(config.threads, config.device)
+            run = Run(config, folder, here)
+        except BaseException:
+            if fresh:  # a mistake in the configuration leaves nothing behind
+                folder.vanish()
+            raise
         folder.begin(config.to_json(), here)
-        return run.execute(report)
+        return run.execute(report, listeners)
 
 
-def resume(path: Path, report: Report | None = None, *, accept_other_arithmetic: bool = False) -> dict[str, Any]:
+def resume(
+    path: Path,
+    report: Report | None = None,
+    listeners: Sequence[Listener] = (),
+    *,
+    accept_other_arithmetic: bool = False,
+) -> dict[str, Any]:
     """Go on with a run; one that is complete answers with its summary, and nothing is written.
 
     accept_other_arithmetic: go on where sums come out otherwise than where the run was begun; it will say so.
@@ -394,7 +415,7 @@ def resume(path: Path, report: Report | None = None, *, accept_other_arithmetic:
                 folder.write_environment(here)
             else:
                 run.resume(*found)
-            return run.execute(report)
+            return run.execute(report, listeners)
 
 
 def _go_on(path: Path) -> str:

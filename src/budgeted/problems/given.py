@@ -1,0 +1,49 @@
+"""Samples as people have them: tensors, arrays, pictures of any size, and lists of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from budgeted.errors import BudgetedError
+
+
+def as_tensor(given: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """A sample as a tensor of the declared shape, if it can be one without a guess; anything else as it is.
+
+    A picture (PIL, or an array of height x width x channels) is made grey or coloured as the shape wants it, and
+    squeezed to its height and width (bilinear, antialiased).
+    """
+    if isinstance(given, Image.Image):
+        return picture(given, shape)
+    if isinstance(given, np.ndarray):
+        if given.shape != shape and given.dtype == np.uint8 and _is_picture(given, shape):
+            return picture(Image.fromarray(given.squeeze(-1) if given.shape[-1] == 1 else given), shape)
+        given = torch.from_numpy(np.array(given))  # a copy: what the user writes later is not learned
+    if isinstance(given, Tensor) and dtype.is_floating_point and given.dtype.is_floating_point:
+        return given.to(dtype)
+    return given
+
+
+def picture(image: Image.Image, shape: tuple[int, ...]) -> Tensor:
+    """uint8, channels x height x width: grey where there is one channel, squeezed to the size."""
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise BudgetedError(
+            f"a picture has 1 or 3 channels, samples here are of shape {'x'.join(map(str, shape))}: give an array"
+        )
+    channels, height, width = shape
+    whole = image.convert("RGBA") if "transparency" in image.info else image
+    found = whole.convert("L" if channels == 1 else "RGB")
+    if found.size != (width, height):
+        found = found.resize((width, height), Image.Resampling.BILINEAR)
+    pixels = np.array(found).reshape(height, width, channels).transpose(2, 0, 1)
+    return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def _is_picture(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> bool:
+    """height x width, or height x width x channels; one whose channels come first is no picture of another size."""
+    return len(shape) == 3 and (array.ndim == 2 or (array.ndim == 3 and array.shape[-1] in (1, 3, 4)))

@@ -34,7 +34,8 @@ from tests.markdown import ROOT, anchors, fences, links, run, table_rows
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 METHOD_PAGES = sorted((ROOT / "docs" / "methods").glob("*.md"))
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES, *METHOD_PAGES]
+HOW_TO = sorted((ROOT / "docs" / "how").glob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES, *METHOD_PAGES, *HOW_TO]
 PRICES = ROOT / "docs" / "prices.md"
 RUN = ROOT / "docs" / "run.md"
 PROGRAM = ".venv/bin/budgeted"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from budgeted.problems import Classification
 from budgeted.streams import Images
 
 _CHUNK = 256
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -29,26 +31,38 @@ class Score:
 
 
 def evaluate(
-    learner: Learner, images: Tensor | Images, labels: NDArray[np.int64], classes: int
+    learner: Learner,
+    images: Tensor | Images,
+    labels: NDArray[np.int64],
+    classes: int,
+    precision: Precision = "float32",
+    *,
+    everything: bool = True,
 ) -> tuple[Score, NDArray[np.int64] | None]:
-    """Score on the samples of seen classes, and the labels predicted for all images (-1 before any class is seen; None
-    where something else than classes is learned).
+    """Score on the samples of seen classes, and the labels predicted (-1 before any class is seen; None where something
+    else than classes is learned, and where not `everything` was wanted: then images of classes that were not seen are
+    not looked at).
 
     Images that are not held in memory are decoded a few at a time.
     """
+    if precision == "bfloat16":
+        with torch.autocast(learner.device.type, torch.bfloat16):
+            return evaluate(learner, images, labels, classes, everything=everything)
     if not learner.class_labels:
         return Score((0,) * classes, (0,) * classes), np.full(len(labels), -1)
     if not isinstance(learner.problem, Classification):
         return _scored(learner, images, labels, classes), None
-    predicted = learner.predict(images).numpy() if isinstance(images, Tensor) else _predicted(learner, images)
     seen = np.isin(labels, learner.class_labels)
+    if not everything and not seen.all():
+        images, labels, seen = images[np.flatnonzero(seen)], labels[seen], np.ones(int(seen.sum()), bool)
+    predicted = learner.predict(images).numpy() if isinstance(images, Tensor) else _predicted(learner, images)
     right = (predicted == labels) & seen
     return (
         Score(
             tuple(int(count) for count in np.bincount(labels[right], minlength=classes)),
             tuple(int(count) for count in np.bincount(labels[seen], minlength=classes)),
         ),
-        predicted.astype(np.int64),
+        predicted.astype(np.int64) if everything else None,
     )
 
 

@@ -113,6 +113,25 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
     learner.events.caught_up()
 
 
+def answering_state(learner: Learner) -> dict[str, Tensor]:
+    """What predictions are made from: copies, so that training may go on."""
+    tensors = learner.network.state()
+    for part in ("method", "problem"):
+        tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(learner, part).state().items()}
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+
+
+@torch.no_grad()
+def restore_answers(learner: Learner, tensors: Mapping[str, Tensor], class_labels: list[Any]) -> None:
+    """Let `learner`, built alike, answer as the one that `tensors` are of."""
+    learner.problem.meet(*(_key(key) for key in class_labels[len(learner.class_labels) :]))
+    learner.problem.grow(learner.network, len(learner.class_labels), learner.generators["head"])
+    learner.method.grown()
+    learner.network.load_state(tensors)
+    for part in ("method", "problem"):
+        getattr(learner, part).load_state(_part(part, tensors), learner.device)
+
+
 def _key(written: Any) -> Any:
     """A key as it was: JSON makes lists of tuples."""
     return tuple(_key(each) for each in written) if isinstance(written, list) else written

@@ -8,12 +8,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from tyro.conf import Suppress
 
 from budgeted.budget import RULES, Budget, parse_bytes, parse_compute
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.learner.evaluate import Precision
 from budgeted.learner.settings import Settings, from_pairs
 from budgeted.methods import METHODS, Method
 from budgeted.registry import file_digest, source_of
@@ -73,6 +74,10 @@ class RunConfig:
     """Samples between two evaluations."""
     eval_samples: int | None = None
     """Test images used in evaluations, the same number per class; all if not given."""
+    eval_beside: bool = False
+    """Evaluate in a process of its own while training goes on, on another core. No result depends on it."""
+    eval_precision: str = "float32"
+    """Of evaluations: float32, or bfloat16, which is faster where the processor has it; see docs/run.md."""
     limit: int | None = None
     """Use just this many samples of the training set, balanced over classes, chosen by the seed."""
     data: str | None = None
@@ -109,6 +114,8 @@ class RunConfig:
             raise BudgetedError("give one of --slots, --memory and --unlimited")
         if self.stream not in order_names():
             raise UnknownName("stream", self.stream, order_names())
+        if self.eval_precision not in get_args(Precision):
+            raise UnknownName("precision of evaluations", self.eval_precision, get_args(Precision))
         if self.byte_rule not in RULES:
             raise UnknownName("byte rule", self.byte_rule, RULES)
         for name in ("eval_every", "threads", "slots", "limit", "checkpoint_every", "eval_samples", "size"):

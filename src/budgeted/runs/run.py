@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from budgeted import streams
-from budgeted.budget import Rule, peak_memory
+from budgeted.budget import NOTHING, Cost, Rule, peak_memory
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
-from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
+from budgeted.learner.evaluate import Precision
 from budgeted.learner.events import Listener
 from budgeted.learner.files import disk_errors
 from budgeted.learner.learner import Learner
+from budgeted.runs.beside import MOST_ASKED, Answer, Beside, answer
 from budgeted.runs.config import RunConfig, refuse_other_config
 from budgeted.runs.content import content_of, refuse_other_content
 from budgeted.runs.environment import alike, available, environment, refuse_other
@@ -31,6 +31,7 @@ from budgeted.runs.knowledge import Knowledge, knowledge
 from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, domain_metrics, f_last
 from budgeted.runs.plan import Planner, boundaries_of
 from budgeted.runs.records import records_digest
+from budgeted.runs.tested import TestData
 
 DEFAULT_SLOTS = 200
 NAMED_BAD = 20
@@ -52,6 +53,18 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
+@dataclass(frozen=True)
+class Asked:
+    """An evaluation that is under way."""
+
+    record: dict[str, Any]
+    """all but what the answer will say"""
+    moment: bool
+    """whether knowledge is compared here with that of the moment before"""
+    classes: list[Any]
+    """that had been seen"""
+
+
 class Run:
     """One sitting of a run: built anew or from the newest checkpoint, then driven to the stream's end."""
 
@@ -63,14 +76,10 @@ class Run:
         with _data_errors(config.dataset):
             self.dataset = config.load_data()
             self.stream = streams.stream_of(self.dataset, config.stream, config.seed, limit=config.limit)
-            chosen = fixed_subset(self.dataset.test_labels, config.eval_samples)
-            test_images, chosen = streams.held(self.dataset.test_images, chosen, config.skip_bad)
-            self.test_images: Tensor | streams.Images = (
-                as_tensor(test_images) if isinstance(test_images, np.ndarray) else test_images
-            )
-            self.test_labels: NDArray[np.int64] = self.dataset.test_labels[chosen]
-            self.content = content_of(self.dataset, self.stream, test_images, self.test_labels)
-        self.test_domains = None if self.dataset.test_domains is None else self.dataset.test_domains[chosen]
+            self.tested = TestData.of(config, self.dataset)
+            self.content = content_of(self.dataset, self.stream, self.tested.given, self.tested.labels)
+        self._beside: Beside | None = None
+        self._asked: list[Asked] = []  # evaluations that are under way
         self.position = 0  # samples that have arrived: those learned from, and the bad ones that were passed over
         self.bad = 0
         self.first_bad: list[str] = []
@@ -80,8 +89,10 @@ class Run:
         self.records: list[dict[str, Any]] = []
         self.moments = sorted({*boundaries_of(self.stream), len(self.stream)} - {0})
         self.accuracies: list[float] = []
+        self._evaluated = 0  # samples that had arrived at the latest evaluation
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
         self.train_seconds = self.eval_seconds = 0.0
+        self.eval_cost = NOTHING  # of evaluations: nobody pays for it
         self.sittings = 1
         self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
@@ -120,8 +131,10 @@ class Run:
         state.restore(self.learner, tensors, numbers)
         self.records = self.folder.records.take_up(numbers["records"])
         self.accuracies = [float(record["accuracy"]) for record in self.records if record["periodic"]]
+        self._evaluated = int(self.records[-1]["samples"]) if self.records else 0
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
+        self.eval_cost = Cost(*numbers["eval_cost"])
         self.position = int(numbers.get("position", self.learner.arrived))
         self.bad, self.first_bad = numbers.get("bad", (0, []))
         self.wait_seconds = float(numbers.get("wait_seconds", 0.0))
@@ -142,9 +155,13 @@ class Run:
                 threads=self.config.decode_threads,
                 skip_bad=self.config.skip_bad,
             ) as samples:
+                if self.config.eval_beside:
+                    self._beside = Beside(self.config, len(self.stream))
                 return self._execute(samples, report)
         finally:
             self.counter.close()
+            if self._beside is not None:
+                self._beside.close()
 
     def _execute(self, samples: streams.Arriving, report: Report | None) -> dict[str, Any]:
         self._counted = self.learner.steps
@@ -172,13 +189,15 @@ class Run:
                 self.learner.end_task()
                 self.train_seconds += time.perf_counter() - start
             self._count()
+            self._take_answers()
             if report is not None:
                 report(self._progress(arrived, time.perf_counter() - started))
             if arrived % self.checkpoint_every == 0 or arrived == len(self.stream):
                 self._checkpoint()
-        if not self.records or self.records[-1]["samples"] != self.position:
+        if self._evaluated != self.position:
             self._evaluate(self.position, last=True)
             self._count()
+        self._take_answers(all_of_them=True)
         return write_summary(self.folder.path / SUMMARY, self._summary())
 
     def _count(self) -> None:
@@ -193,22 +212,22 @@ class Run:
         self.learner.events.tell("refused", why=sample.reason)
 
     def _evaluate(self, arrived: int, last: bool = False) -> None:
+        """Evaluate here, or ask the process beside; what the record says of training is of this moment."""
         start = time.perf_counter()
-        self.learner.before_prediction()
-        self.train_seconds += time.perf_counter() - start
-        start = time.perf_counter()
-        score, predicted = evaluate(self.learner, self.test_images, self.test_labels, self.dataset.classes)
-        moment = self._moment(predicted) if predicted is not None and arrived in self.moments else None
-        self.eval_seconds += time.perf_counter() - start
-        periodic = last or arrived % self.config.eval_every == 0 or arrived == len(self.stream)
         learner = self.learner
+        learner.before_prediction()
+        self.train_seconds += time.perf_counter() - start
+        self._evaluated = arrived
+        moment = arrived in self.moments
+        images = len(self.tested.labels) if moment else self.tested.seen(learner.class_labels)
+        self.eval_cost += learner.network.price_of(images)
         record: dict[str, Any] = {
             "samples": arrived,
             "steps": learner.steps,
-            "periodic": periodic,
-            "accuracy": score.accuracy,
-            "correct": list(score.correct),
-            "total": list(score.total),
+            "periodic": last or arrived % self.config.eval_every == 0 or arrived == len(self.stream),
+            "accuracy": 0.0,
+            "correct": [],
+            "total": [],
             "loss": None if learner.last is None else learner.last.loss,
             "spent": {"paper": learner.ledger.spent.paper, "real": learner.ledger.spent.real},
             "spent_on": {name: [cost.paper, cost.real] for name, cost in learner.ledger.spent_on.items()},
@@ -217,37 +236,59 @@ class Run:
             "stored": len(learner.memory),
             "slots": learner.memory.capacity,
             "bytes": learner.nbytes(),
-            "knowledge": moment,
+            "knowledge": None,
             "environment": len(self.environments) - 1,
-            "seconds": {"train": self.train_seconds, "eval": self.eval_seconds},
+            "seconds": {"train": self.train_seconds, "eval": 0.0},
         }
-        if self.test_domains is not None and predicted is not None and arrived in self.moments:
-            record["by_domain"] = self._by_domain(predicted, arrived)
+        asked = Asked(record, moment, list(learner.class_labels))
+        if self._beside is None:
+            precision = cast(Precision, self.config.eval_precision)
+            self._complete(asked, answer(learner, self.tested, precision, moment))
+            return
+        self._asked.append(asked)
+        self._beside.ask(learner, moment)
+        while len(self._asked) > MOST_ASKED:
+            self._complete(self._asked.pop(0), self._beside.take())
+
+    def _take_answers(self, all_of_them: bool = False) -> None:
+        """Complete the records of evaluations that are done; `all_of_them` waits for those that are not."""
+        while self._beside is not None and self._asked and (all_of_them or self._beside.ready()):
+            self._complete(self._asked.pop(0), self._beside.take())
+
+    def _complete(self, asked: Asked, found: Answer) -> None:
+        """The record of an evaluation whose answer is there; they come in the order of the stream."""
+        record, score = asked.record, found.score
+        self.eval_seconds += found.seconds
+        record |= {"accuracy": score.accuracy, "correct": list(score.correct), "total": list(score.total)}
+        record["seconds"]["eval"] = self.eval_seconds
+        if asked.moment and found.predicted is not None:
+            record["knowledge"] = self._moment(found.predicted, asked.classes)
+            if self.tested.domains is not None:
+                record["by_domain"] = self._by_domain(found.predicted, asked)
         self.folder.records.append(record)
         self.records.append(record)
-        if periodic:
+        if record["periodic"]:
             self.accuracies.append(score.accuracy)
-        learner.events.tell("evaluation", accuracy=score.accuracy, a_auc=self._mean_accuracy())
+        self.learner.events.tell("evaluation", accuracy=score.accuracy, a_auc=self._mean_accuracy())
 
-    def _by_domain(self, predicted: NDArray[np.int64], arrived: int) -> dict[str, Any]:
+    def _by_domain(self, predicted: NDArray[np.int64], asked: Asked) -> dict[str, Any]:
         """How many test images of each domain are right, of the classes seen; and the domain that has just ended."""
-        assert self.test_domains is not None
-        seen = np.isin(self.test_labels, self.learner.class_labels)
-        right, count = (predicted == self.test_labels) & seen, len(self.dataset.domain_names) or 1
+        assert self.tested.domains is not None
+        seen = np.isin(self.tested.labels, asked.classes)
+        right, count = (predicted == self.tested.labels) & seen, len(self.dataset.domain_names) or 1
         now = self.dataset.train_domains
         return {
-            "domain": None if now is None else int(now[self.stream[arrived - 1]]),
-            "correct": np.bincount(self.test_domains[right], minlength=count).tolist(),
-            "total": np.bincount(self.test_domains[seen], minlength=count).tolist(),
+            "domain": None if now is None else int(now[self.stream[asked.record["samples"] - 1]]),
+            "correct": np.bincount(self.tested.domains[right], minlength=count).tolist(),
+            "total": np.bincount(self.tested.domains[seen], minlength=count).tolist(),
         }
 
-    def _moment(self, predicted: NDArray[np.int64]) -> dict[str, float | None] | None:
+    def _moment(self, predicted: NDArray[np.int64], classes: list[Any]) -> dict[str, float | None] | None:
         """Knowledge lost and gained since the last moment."""
-        classes = list(self.learner.class_labels)
         found: Knowledge | None = None
         if self.previous is not None:
             found = knowledge(
-                self.test_labels,
+                self.tested.labels,
                 self.previous["predicted"],
                 predicted,
                 self.previous["classes"],
@@ -265,6 +306,7 @@ class Run:
         return [self.learner.iterations, self.learner.memory.capacity, None if compute is None else compute.amount]
 
     def _checkpoint(self) -> None:
+        self._take_answers(all_of_them=True)
         self.counter.sync()
         self.folder.write_checkpoint(
             self.learner,
@@ -282,6 +324,7 @@ class Run:
                 "wait_seconds": self.wait_seconds,
                 "train_seconds": self.train_seconds,
                 "eval_seconds": self.eval_seconds,
+                "eval_cost": (self.eval_cost.paper, self.eval_cost.real),
                 "sittings": self.sittings,
             },
         )
@@ -320,6 +363,7 @@ class Run:
             "blocks": [block.name for block in learner.freezing.chain.blocks],
             "train_seconds": self.train_seconds,
             "eval_seconds": self.eval_seconds,
+            "eval_compute": {"paper": self.eval_cost.paper, "real": self.eval_cost.real},
             "wait_seconds": self.wait_seconds,
             "peak_memory": peak_memory(),
             "weights_sha256": state.weights_digest(learner),

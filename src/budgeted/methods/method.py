@@ -133,6 +133,11 @@ class Method(Keeps):
         """A sample has arrived: does the method keep it for itself, neither stored nor trained on?"""
         return False
 
+    def admits(self, sample: Any, row: int) -> Any | None:
+        """What is stored and trained on for a sample that has arrived: itself, or one of the same class that it
+        replaces in what the method keeps for itself; None: nothing."""
+        return None if self.withholds(sample, row) else sample
+
     def pick(self, samples: Any, rows: Tensor) -> Tensor:
         """Which of the samples that wait (uint8; rows of the head) are in this step: asked if there are too many.
         Those of the last step are offered to the memory."""

@@ -245,7 +245,7 @@ def test_a_withheld_sample_that_is_replaced_goes_on_in_place_of_the_newcomer() -
     replaced = 0
     for number, (image, _) in enumerate(samples(200), start=1):
         found = technique.admits(image, 0)
-        if number % 3 or number > 6 and found is image:
+        if number % 3 or (number > 6 and found is image):
             assert found is image
         elif number <= 6:
             assert found is None

@@ -134,7 +134,7 @@ class Network(Keeps):
         trained = {name: p for name, p in self.trained_by_name().items() if p.grad is not None and name in gradients}
         if trained:
             there = [p.grad for p in trained.values()]
-            self.run("backward", torch._foreach_add_, there, [gradients[name] for name in trained])
+            self.run("backward", _add, there, [gradients[name] for name in trained])
 
     def clear(self) -> None:
         """No parameter has a gradient: as zero_grad does, which takes a tenth of a small model's step."""
@@ -510,6 +510,10 @@ class Network(Keeps):
             self.scaler.load_state_dict(numbers["scaler"])
         self.freezing.refresh()
         self.freezing.load_state(_part(state, "freezing."), self.device)
+
+
+def _add(there: list[Tensor], more: list[Tensor]) -> None:
+    torch._foreach_add_(there, more)
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

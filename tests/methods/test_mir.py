@@ -128,7 +128,7 @@ def test_a_plain_virtual_step_at_adams_rate_foresees_something_else() -> None:
 def test_the_gradient_on_what_arrived_is_its_part_of_the_step() -> None:
     """Against gradients of both parts by hand, of the very inputs that were made; what arrived is run once."""
     learner = taught()
-    noted: list[Tensor] = []
+    noted: list[Any] = []
     inputs = learner.problem.inputs
 
     def noting(samples: Any, generator: Any = None) -> Any:

@@ -82,7 +82,7 @@ class Method(Keeps):
     stream_share: float = 0.0
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
 
-    limits: ClassVar[Mapping[str, str]] = {}
+    limits: ClassVar[Mapping[str, str]] = {"stream_share": "from 0 to 1"}
     """what settings must be, in words that `LIMITS` knows, such as "at least 1"; those of the bases hold too"""
     needs_classes: ClassVar[bool] = False
     """whether it keeps something for every class, so that there must be no more of them than were declared"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from budgeted.methods import METHODS
 from budgeted.methods.clib import SampleWiseImportance, better_by_chance
 from budgeted.replay import Column, Memory, label_column
 from budgeted.replay.importance import LeastImportant
-from tests.bright_rows import SHAPE, samples
+from tests.bright_rows import FACTS, SHAPE, samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, learner_of
 
 CLIB = METHODS["clib"]
@@ -142,6 +143,25 @@ def test_the_rate_moves_to_the_one_that_lets_the_loss_fall_faster(better: str, m
     assert technique._turns == [0, 0]
 
 
+@pytest.mark.parametrize("length", [300, 1200])
+def test_on_a_short_stream_the_rates_are_compared_after_a_tenth_too(length: int) -> None:
+    """With 10 measurements a turn none of these would see a comparison: it took 2,000 steps."""
+    facts = dataclasses.replace(FACTS, samples=length)
+    learner = learner_of(CLIB, own={"importance_period": 1, "rate_turns": 3}, facts=facts, iterations=1.0)
+    technique = learner.method
+    assert isinstance(technique, SampleWiseImportance)
+    rates, turned, compared = set(), 0, None
+    for number, (image, label) in enumerate(samples(length // 6), start=1):
+        learner.learn(image, label)
+        rates.add(learner.optimizer.param_groups[0]["lr"])
+        if compared is None and technique._turn >= 6:
+            compared = number
+        turned = technique._turn
+    assert compared == pytest.approx(length / 10, abs=2)
+    assert turned == pytest.approx(10, abs=1)  # a sixth of sixty turns
+    assert len(rates) >= 2
+
+
 def test_the_rate_stays_when_neither_is_better() -> None:
     technique = follower()
     for fall in [1.0, 1.0, 2.0, 2.0] * 10:
@@ -177,8 +197,8 @@ def test_bytes_are_what_is_kept() -> None:
         learner.learn(image, label)
     assert learner.nbytes() == before
     assert learner.nbytes_by_item()["memory"] == 30 * (64 + 1 + 4 + 4 + 1)
-    # the falls of ten turns of each rate; the rate, this turn's fall, two counters, and how many turns there are
-    assert learner.nbytes_by_item()["method"] == 8 * (2 * 10 + 4 + 2)
+    # the falls of ten turns of each rate; the rate, this turn's fall, three counters, and turns of each
+    assert learner.nbytes_by_item()["method"] == 8 * (2 * 10 + 5 + 2)
 
 
 @pytest.mark.parametrize(

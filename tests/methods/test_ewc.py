@@ -69,6 +69,24 @@ def test_the_fisher_information_is_not_zero_after_a_task_and_says_so_of_every_la
         assert values.max() > 0, name
 
 
+def test_normalised_the_fisher_information_in_the_penalty_is_scaled_to_one_over_all_weights() -> None:
+    """By one factor and one shift for all; the running average is left alone, and the scaling is charged."""
+    _, plain = after_a_task()
+    learner, technique = after_a_task(own={"normalised": True})
+    together = torch.cat([values.flatten() for values in plain.importance.values()])
+    low, high = together.min(), together.max()
+    for name, values in technique.importance.items():
+        torch.testing.assert_close(values, (plain.importance[name] - low) / (high - low))
+        assert torch.equal(technique.fisher[name], plain.fisher[name])
+    assert max(float(values.max()) for values in technique.importance.values()) == 1
+    more = learner.ledger.spent_on["fisher"].real - plain.learner.ledger.spent_on["fisher"].real  # type: ignore[attr-defined]
+    assert more >= 4 * together.numel()
+    assert_charged_as_executed(learner_of(EWC, own={"normalised": True}), 40, 12)
+    shift(learner, 0.01)
+    shift(plain.learner, 0.01)  # type: ignore[arg-type]
+    assert technique.penalty() > 3 * plain.penalty()
+
+
 def hand(learner: Learner, step: Step, loss_more: Tensor | float = 0.0) -> dict[str, Tensor]:
     """Gradients by a full backward of the whole loss."""
     names = dict(learner.model.named_parameters())

@@ -64,22 +64,24 @@ def test_uncertainty_is_how_little_the_views_agree() -> None:
     assert learner.model.training is False  # as it was found: this test put it there
 
 
-def test_a_full_memory_is_thinned_by_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+def held(learner: Learner) -> set[bytes]:
+    stored = learner.memory.gather(np.arange(len(learner.memory))).samples
+    return {image.numpy().tobytes() for image in stored}
+
+
+def test_what_stays_after_a_task_is_what_the_definition_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Greedy quotas, then equal intervals, against what the memory holds afterwards."""
     learner = learner_of(RM, slots=20, own={"spare": 0.3}, iterations=0.0)
-    given: dict[bytes, float] = {}
-
-    def made_up(slots: Any) -> Any:
-        images = learner.memory.gather(slots).samples
-        return np.array([given.setdefault(image.numpy().tobytes(), float(image[0, 0, 0])) for image in images])
-
-    monkeypatch.setattr(learner.method, "uncertainty", made_up)
+    monkeypatch.setattr(
+        learner.method, "uncertainty", lambda slots: learner.memory.gather(slots).samples[:, 0, 0, 0].double().numpy()
+    )
+    learner.end_task()
     stream = [*samples(20)]
-    for image, label in stream[:16]:
+    for image, label in stream:
         learner.learn(image, label)
-    assert len(learner.memory) == 16
-    for image, label in stream[16:]:
-        learner.learn(image, label)
+    learner.flush()
+    assert len(learner.memory) == 20
+    learner.end_task()
     by_class = [[image for image, label in stream if label == wanted] for wanted in range(4)]
     counts = [len(members) for members in by_class]
     while sum(counts) > 14:
@@ -91,30 +93,51 @@ def test_a_full_memory_is_thinned_by_the_definition(monkeypatch: pytest.MonkeyPa
             continue
         order = sorted(members, key=lambda image: float(image[0, 0, 0]))
         expected |= {order[i * len(order) // quota].numpy().tobytes() for i in range(quota)}
-    stored = {image.numpy().tobytes() for image in learner.memory.gather(np.arange(len(learner.memory))).samples}
-    assert len(stored) == len(learner.memory) == 14
-    assert stored == expected
+    assert len(held(learner)) == len(learner.memory) == 14
+    assert held(learner) == expected
     assert learner.memory.capacity == 20
 
 
-def test_slots_are_never_full_for_long_and_classes_stay_balanced() -> None:
+def test_samples_are_scored_once_per_task_never_in_the_first_and_not_while_all_fit() -> None:
+    """Before, a full memory was thinned whenever a sample was stored: twice as dear as the authors' schedule."""
     learner = learner_of(RM, slots=20, own={"views": 2})
-    for image, label in samples(120):
-        learner.learn(image, label)
-        assert not learner.memory.full
+    for task, (upto, scored) in enumerate([(40, False), (60, True), (63, False), (80, True)]):
+        start = [0, 40, 60, 63][task]
+        before = learner.ledger.spent_on["retrieval"].real
+        feed(learner, start, upto)
+        learner.flush()
+        ran = learner.ledger.spent_on["retrieval"].real
+        assert ran - before <= 8 * (upto - start) + 8  # what draws cost, and no pass over samples
+        stored = len(learner.memory)
+        learner.end_task()
+        passed = learner.ledger.spent_on["retrieval"].real - ran
+        if scored:
+            assert stored == 20
+            assert passed >= 2 * learner.network.price_of(16).real  # two views of nearly all that is stored
+            assert len(learner.memory) == 15
+        else:
+            assert passed == 0
+            assert len(learner.memory) == stored
+    assert learner.memory.counts.min() >= 3
+
+
+def test_between_the_ends_of_tasks_classes_stay_balanced() -> None:
+    learner = learner_of(RM, slots=20, own={"views": 2})
+    feed(learner, 0, 120, task=30)
     assert learner.memory.counts.min() >= 3
 
 
 def test_one_slot_and_no_end_of_slots() -> None:
     for slots in (1, 2, None):
         learner = learner_of(RM, slots=slots, own={"views": 2})
-        feed(learner, 0, 16)
+        feed(learner, 0, 16, task=4)
+        learner.flush()
         assert len(learner.memory) == (16 if slots is None else 1)
 
 
 def test_what_the_views_cost_is_charged() -> None:
     learner = learner_of(RM, slots=16, own={"views": 3})
-    assert_charged_as_executed(learner, 48)
+    assert_charged_as_executed(learner, 48, task=16)
     assert learner.ledger.spent_on["retrieval"].real > 0.1 * learner.ledger.spent_on["forward"].real
 
 
@@ -122,21 +145,23 @@ def test_when_compute_is_spent_storing_goes_on() -> None:
     budget = Budget(Compute(10_000_000, "real"))
     learner = learner_of(RM, slots=8, budget=budget)
     feed(learner, 0, 60)
+    learner.end_task()
+    learner.end_task()
     assert learner.spent_up
     assert learner.ledger.spent.real <= 10_000_000
     assert len(learner.memory) == 8
 
 
 def test_resume_is_exact(tmp_path: Path) -> None:
-    assert_resumes_exactly(learner_of(RM, slots=10, own={"views": 3}), tmp_path / "saved", 27, 50)
+    assert_resumes_exactly(learner_of(RM, slots=10, own={"views": 3}), tmp_path / "saved", 27, 50, task=10)
 
 
 def test_bytes_are_the_slots_alone() -> None:
     learner = learner_of(RM, slots=20)
     before = learner.nbytes()
-    feed(learner, 0, 50)
+    feed(learner, 0, 50, task=20)
     assert learner.nbytes() == before
-    assert "technique" not in learner.nbytes_by_item()
+    assert learner.nbytes_by_item()["method"] == 8  # how many tasks have ended
     assert learner.nbytes_by_item()["memory"] == 20 * (64 + 1)
 
 

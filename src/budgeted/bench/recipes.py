@@ -1,59 +1,17 @@
-"""Recipes: experiments as functions that return the runs they are made of.
-
-Two protocols on real CIFAR-10, fixed so that all comparisons share them: `cpu` takes 10,000 samples of the stream,
-about a quarter of an hour on one core, `cpu_fast` takes 5,000. Both train ResNet-20 (published variant) at one
-iteration per sample within 5,000,000 bytes, and evaluate every 500 samples on 200 test images of each class.
-"""
+"""Recipes: experiments as functions that return the runs they are made of, under the protocols that all share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
+from budgeted.bench.fair import FROM_RATES, recipe_from, unrated
+from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
 from budgeted.errors import UnknownName
 from budgeted.runs.config import RunConfig
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """One experiment: a question, and the runs that answer it."""
-
-    question: str
-    runs: tuple[RunConfig, ...]
-
-
-def cpu(method: str, stream: str = "gaussian", *, settings: Mapping[str, str] | None = None) -> RunConfig:
-    """Protocol `cpu`."""
-    return RunConfig(
-        method=method,
-        dataset="cifar10",
-        stream=stream,
-        model="resnet20",
-        iterations=1.0,
-        memory="5000000B",
-        limit=10_000,
-        eval_every=500,
-        eval_samples=2_000,
-        settings=dict(settings or {}),
-    )
-
-
-def cpu_fast(method: str, stream: str = "gaussian", *, settings: Mapping[str, str] | None = None) -> RunConfig:
-    """Protocol `cpu-fast`: the first to ask, and for screening."""
-    return replace(cpu(method, stream, settings=settings), limit=5_000)
-
-
-def over_seeds(configs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunConfig, ...]:
-    """Seed by seed, so that an experiment that is cut short has the same seeds of everything."""
-    return tuple(replace(config, seed=seed) for seed in seeds for config in configs)
-
-
 COMPONENTS = ("vanilla", "al", "sar", "al-sar")
-
-
-def balanced(config: RunConfig) -> RunConfig:
-    """With every class replayed as often as every other."""
-    return replace(config, retrieval="class-balanced")
 
 
 def components_under(protocol: Callable[[str], RunConfig]) -> list[RunConfig]:
@@ -152,6 +110,16 @@ def settings_al() -> Recipe:
     )
 
 
+def readings_al() -> Recipe:
+    """The published code leaves stem and head out of the sums; each of them alone tells which of the two matters."""
+    stem, head = {"freezing.stem_fisher": "false"}, {"freezing.head_fisher": "false"}
+    variants: list[dict[str, str]] = [{}, {**stem, **head}, stem, head]
+    return Recipe(
+        "Does adaptive freezing without stem and head in its sums freeze by degrees? Gaussian stream, protocol cpu.",
+        over_seeds([cpu("vanilla"), *(cpu("al", settings=variant) for variant in variants)], (1, 2, 3)),
+    )
+
+
 def full_size() -> Recipe:
     config = RunConfig(dataset="cifar10", model="resnet32", iterations=1.0, memory="7998016B", eval_every=1_000, seed=1)
     return Recipe(
@@ -170,16 +138,8 @@ def savings() -> Recipe:
     return Recipe("At equal executed compute, what do the savings buy?", over_seeds(configs, (1, 2, 3)))
 
 
-EQUAL_COMPUTE = "19.83TFLOP"
-"""What Vanilla executes on `cpu-fast` at one iteration per sample, under rule `real`."""
-
 REPLAY_METHODS = ("er", "der++", "mir", "aser", "ewc", "ocs", "cama", "bic", "gdumb", "rm", "clib", "lider")
 POLICIES = ("constant", "linear", "random", "egeria", "ptlf")
-
-
-def at_equal_compute(config: RunConfig) -> RunConfig:
-    """As many iterations as EQUAL_COMPUTE pays for, with everything the method executes; savings are spent."""
-    return replace(config, iterations=None, compute=EQUAL_COMPUTE, spend_savings=True)
 
 
 def methods() -> Recipe:
@@ -231,16 +191,19 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "readings-sar": readings_sar,
     "settings-sar": settings_sar,
     "settings-al": settings_al,
+    "readings-al": readings_al,
     "full-size": full_size,
     "savings": savings,
     "methods": methods,
     "paper-charges": paper_charges,
     "freezing-policies": freezing_policies,
     "vit": vit,
+    **unrated(),
 }
 
 
-def recipe(name: str) -> Recipe:
+def recipe(name: str, out: Path | None = None) -> Recipe:
+    """By its name; one that is made from records of others finds them among the runs in `out`."""
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
-    return RECIPES[name]()
+    return recipe_from(name, out) if out is not None and name in FROM_RATES else RECIPES[name]()

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,17 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
 from budgeted.runs.records import read_records, records_digest
 from budgeted.runs.run import DEFAULT_SLOTS
-from budgeted.runs.statistics import PLUS_MINUS, Comparison, format_mean_sd, paired, rank, summarise, too_few, welch
+from budgeted.runs.statistics import (
+    PLUS_MINUS,
+    Comparison,
+    format_mean_sd,
+    holm,
+    paired,
+    rank,
+    summarise,
+    too_few,
+    welch,
+)
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
 COLUMNS = (
@@ -185,6 +195,8 @@ class Test:
     welch: Comparison
     paired: Comparison | None
     warning: str | None
+    holm: tuple[float, float | None] = (1.0, None)
+    """p of both, corrected for all tests below the table (Holm)"""
 
 
 def comparisons(groups: Sequence[Group], against: str | None = None) -> list[Test]:
@@ -208,7 +220,17 @@ def comparisons(groups: Sequence[Group], against: str | None = None) -> list[Tes
                 too_few(first, second, lambda a, b: welch(list(a.values()), list(b.values()))),
             )
         )
-    return found
+    return _corrected(found)
+
+
+def _corrected(tests: Sequence[Test]) -> list[Test]:
+    """With what their number makes of their p values."""
+    of_welch = holm([test.welch.p_value for test in tests])
+    by_seed = iter(holm([test.paired.p_value for test in tests if test.paired is not None]))
+    return [
+        replace(test, holm=(p_value, None if test.paired is None else next(by_seed)))
+        for test, p_value in zip(tests, of_welch, strict=True)
+    ]
 
 
 def notes(groups: Sequence[Group], against: str | None = None) -> list[str]:
@@ -217,10 +239,16 @@ def notes(groups: Sequence[Group], against: str | None = None) -> list[str]:
     for test in comparisons(groups, against):
         what = f"A_AUC, {test.one} against {test.other}: {test.welch.difference:+.2f} points"
         by_seed = "" if test.paired is None else f"; {by_pairs(test.paired)}"
-        found.append(f"{what}, p {test.welch.p_value:.3g} (Welch){by_seed}")
+        found.append(f"{what}, p {test.welch.p_value:.3g} (Welch){by_seed}{_of_all(test)}")
         if test.warning:
             found.append(f"  warning: {test.warning}")
     return ["", *found, *one_seed(groups)] if found or one_seed(groups) else []
+
+
+def _of_all(test: Test) -> str:
+    """What is left of both findings among all tests of the table."""
+    by_seed = "" if test.holm[1] is None else f" and {test.holm[1]:.3g}"
+    return f"; Holm over the table {test.holm[0]:.3g}{by_seed}"
 
 
 def one_seed(groups: Sequence[Group]) -> list[str]:

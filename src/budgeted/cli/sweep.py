@@ -43,7 +43,7 @@ class Sweep:
     """Copy the records of finished runs into this folder, without checkpoints and paths of this machine."""
 
     def run_(self) -> None:
-        chosen = recipe(self.recipe)
+        chosen = recipe(self.recipe, self.out)
         runs = [run for run in chosen.runs if not self.seeds or run.seed in self.seeds]
         if not runs:
             known = sorted({run.seed for run in chosen.runs})

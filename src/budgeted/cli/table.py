@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg
 
 from budgeted.bench.figures import draw_against_compute, draw_dots, draw_over_stream, refuse_undrawable
+from budgeted.bench.steps import markdown_steps
 from budgeted.bench.table import Group, as_csv, chosen, find_runs, group_runs, markdown
 from budgeted.bench.table_formats import latex, terminal
 from budgeted.cli.console import wide_console
@@ -32,6 +33,8 @@ class Table:
     """Test every row against this one, such as vanilla; the best row against every other if not given."""
     rows: tuple[str, ...] = ()
     """Just these rows, by their names in the first column; all if not given."""
+    steps: bool = False
+    """Print below the table how many training steps fell into each fifth of the stream."""
     csv: Path | None = None
     """Write one line per run here."""
     figure: Path | None = None
@@ -53,7 +56,11 @@ class Table:
             if path is not None:
                 refuse_undrawable(path)
         groups = chosen(group_runs(find_runs(self.folders)), self.rows)
+        if self.steps and self.format in ("latex", "csv"):
+            raise BudgetedError(f"--steps is printed in a terminal and as Markdown: leave --format {self.format} out")
         self._print(groups)
+        if self.steps:
+            print(f"\n{markdown_steps(groups)}")
         if self.csv is not None:
             self.csv.write_text(as_csv(groups))
         if self.figure is not None:

@@ -122,7 +122,8 @@ class Learner(Lends):
                 raise
             self.arrived += 1
             self.pace.arrive(self.arrived - 1, self.most)
-            if self.method.withholds(sample, row):
+            sample = self.method.admits(sample, row)
+            if sample is None:
                 return  # the steps that it was due are run with the next sample
             if self.stream_batch:
                 self.waiting.append((sample, row))
@@ -187,7 +188,9 @@ class Learner(Lends):
             slots = self.retrieval.draw(self.memory, self.batch_size - len(rows), self.generators["retrieval"])
             drawn = self.memory.gather(slots)
             self.account.charge("retrieval", Cost(0, self.memory.codec.operations(len(slots))))
-            samples, labels = drawn.samples, drawn.labels
+            samples, labels, ahead = drawn.samples, drawn.labels, self.retrieval.ahead()
+            if ahead:
+                rows = rows[:0]  # these samples' part of the gradient is there
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
             inputs = self.problem.inputs(samples, self.generators["augmentation"])
@@ -199,6 +202,7 @@ class Learner(Lends):
             self.network.freezing.share = self.arrived / self.problem.samples if self.problem.samples else None
             closed = (outputs, step.labels) if self.method.plain() and self.problem.closed else (None, None)
             done = self.network.backward(loss, *closed)
+            self.network.add(ahead)
             self.method.after_backward(step)
             self._observe(step, drawn.labels)
             self.account.charge("retrieval", Cost(0, self.retrieval.price()))

@@ -317,7 +317,7 @@ class Lends:
         if self.method.needs_stream and self.stream_batch == 0:
             raise BudgetedError(
                 f"method {self.method.name!r} trains on samples of the stream, and a batch of {self.batch_size} has "
-                "none: raise learner.batch_size"
+                "none: raise learner.batch_size, or leave method.stream_share out"
             )
         declared = self.problem.classes
         if self.method.needs_classes and (declared is None or classes > declared):

@@ -124,7 +124,8 @@ class Parts:
     def facts(self, classes: int | None = None) -> Facts:
         learner = self.learner
         known = learner.problem.classes if classes is None else classes
-        return Facts(known, lambda: len(learner.network.sampled), learner.batch_size, learner.stream_batch)
+        plain = learner.method.plain() and learner.problem.closed
+        return Facts(known, lambda: len(learner.network.sampled), learner.batch_size, learner.stream_batch, plain)
 
     def selection(self) -> Selection:
         learner = self.learner

@@ -1,8 +1,13 @@
 """BiC (Wu et al., "Large Scale Incremental Learning", CVPR 2019): distillation, and a correction of a bias.
 
-The model at the last boundary teaches its n classes to the present one, which has m more; T = 2:
+An older model teaches its n classes to the present one, which has m more; T = 2:
 
-    loss = n / (n + m) * mean of -softmax(teacher / T) . log softmax(logits / T)  +  m / (n + m) * cross-entropy.
+    loss = cross-entropy + mean of -softmax(teacher / T) . log softmax(logits / T)
+
+In this online form, of the authors of i-Blurry, the teacher is the model at the last boundary, or before the newest
+class came; it teaches from the first boundary on. `method.offline=true` is the paper's form: the model at the last
+boundary teaches, with weight n / (n + m), and the cross-entropy has the rest, which leaves it next to nothing where
+nearly all classes are old.
 
 Some samples of every class are withheld from training. Before an evaluation two numbers are fitted on them, with the
 model as it is, and the logits of the new classes are predicted with as alpha * logit + beta. The old model's bytes and
@@ -15,12 +20,13 @@ Deviations (ours / paper and its authors' code / published code), all of them in
 - evaluation: with the correction / the same / the uncorrected accuracy is returned;
 - fit: Newton's method on logits computed once, with decay towards (1, 0) / 200 epochs of SGD, with decay of beta / 256
   epochs of Adam at 1e-3 on logits computed once, which cannot move alpha by more than about a quarter for a batch;
-- withheld: every tenth sample of a class, a reservoir of 5 of them / a tenth of the exemplars / 5, 2 or 50 per class;
-- distillation: weighed n to m against cross-entropy / the same / both with weight 1;
+- withheld: every tenth sample of a class, a reservoir of 5 of them; one that is replaced is trained on / a tenth of the
+  exemplars / 5, 2 or 50 per class;
+- distillation: both terms with weight 1 / weighed n to m against cross-entropy / both with weight 1;
 - batches, memory: those of ER / herding, many epochs / those of ER;
 - gradients: as they are / as they are / clipped at 10.
 
-Cost: a forward of the old model in every step once there is one; the fit. Bytes: a model, 5 samples a class.
+Cost: a forward of the old model in every step once it teaches; the fit. Bytes: a model, 5 samples a class.
 """
 
 from __future__ import annotations
@@ -45,10 +51,8 @@ from budgeted.replay import Selection
 class BiasCorrection(Method):
     """ER with distillation from the model at the last boundary and a fitted correction of the bias to new classes"""
 
-    kept = ("_teacher", "_taught", "_kept", "_met", "_held", "_old", "_before", "_correction", "_teaches")
-    limits = {  # noqa: RUF012
-        "temperature": "above 0", "validation": "at least 1", "every": "at least 2", "decay": "above 0"
-    }  # fmt: skip
+    kept = ("_teacher", "_taught", "_kept", "_met", "_old", "_before", "_correction", "_rows")
+    limits: ClassVar = {"temperature": "above 0", "validation": "at least 1", "every": "at least 2", "decay": "above 0"}
     boundaries: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
@@ -60,10 +64,12 @@ class BiasCorrection(Method):
     """one of so many samples of a class may be withheld (the paper's 9 to 1)"""
     decay: float = 0.01
     """pull of the correction towards none: it matters where the withheld samples are few"""
+    offline: bool = False
+    """the paper's form: n to m against the cross-entropy, and no new teacher between boundaries"""
     corrected_teacher: bool = True
     """whether the teacher answers with the correction fitted for it (as its authors have it), or as it is"""
     _teacher: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _teaches: bool = field(default=False, init=False)  # from the first boundary on
+    _rows: int = field(default=0, init=False)  # classes that the teacher teaches; none before the first boundary
     _old: int = field(default=0, init=False)  # classes at the last boundary
     _before: int = field(default=0, init=False)  # classes at the boundary before the last that came
     _correction: Correction = field(default=IDENTITY, init=False)
@@ -76,48 +82,45 @@ class BiasCorrection(Method):
             raise BudgetedError("bic reserves room for withheld samples of every class: say how many classes there are")
         self._kept = torch.zeros(classes, self.validation, *image.shape, dtype=image.dtype)
         self._met = np.zeros(classes, np.int32)  # samples of each class so far
-        self._held = np.zeros(classes, np.int32)
         self._teacher = learner.network.copy_of_weights()  # its room, so that no slot must be given up when it comes
 
     # -- training ----------------------------------------------------------------------------------------------
 
-    def withholds(self, sample: Tensor, row: int) -> bool:
-        """Every tenth sample of a class goes through a reservoir; one that is not kept there is trained on."""
+    def admits(self, sample: Tensor, row: int) -> Tensor | None:
+        """Every tenth sample of a class goes through a reservoir; one that is not kept there, or no longer, goes on."""
         if row >= len(self._met):
-            return False
+            return sample
         self._met[row] += 1
-        place, late = divmod(int(self._met[row]), self.every)
-        if late:
-            return False
-        if self._held[row] < self.validation:
-            place = int(self._held[row])
-            self._held[row] += 1
-        else:
-            place = int(self.learner.generator("technique").integers(place))
-        if place >= self.validation:
-            return False
+        number, late = divmod(int(self._met[row]), self.every)
+        full = number > self.validation and not late
+        place = int(self.learner.generator("technique").integers(number)) if full else number - 1
+        if late or place >= self.validation:
+            return sample
+        replaced = self._kept[row, place].clone() if full else None
         self._kept[row, place] = sample
-        return True
+        return replaced
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
-        classified = F.cross_entropy(logits, step.labels)
-        if not self._teaches:
+        classified, rows, old = F.cross_entropy(logits, step.labels), self._rows, min(self._old, self._rows)
+        if not rows:
             return classified
-        taught = self._answers(step.inputs)
-        share = self._old / logits.shape[1]
-        return share * distillation(logits[:, : self._old], taught, self.temperature) + (1 - share) * classified
+        answers = self.learner.network.answers_of(self._teacher, step.inputs)
+        taught = self.learner.run("forward", _softened, answers, self._taught, old, rows, self.temperature)
+        distilled = -(taught * F.log_softmax(logits[:, :rows] / self.temperature, dim=1)).sum(1).mean()
+        share = rows / logits.shape[1]
+        return share * distilled + (1 - share) * classified if self.offline else distilled + classified
 
-    def _answers(self, images: Tensor) -> Tensor:
-        """The teacher's, softened."""
-        answers = self.learner.network.answers_of(self._teacher, images)
-        return self.learner.run("forward", _softened, answers, self._taught, self._old, self.temperature)
+    def grown(self) -> None:
+        """A class has come: the model, which does not know it yet, teaches the others."""
+        seen = len(self.learner.class_labels)
+        if 0 < self._rows < seen and not self.offline:
+            self._teacher, self._rows = self.learner.network.copy_of_weights(), seen - 1
 
     def end_task(self) -> None:
         """From here on the model as it is teaches what it knows, with the correction that its last predictions had."""
         seen = len(self.learner.class_labels)
-        self._teacher, self._teaches = self.learner.network.copy_of_weights(), True
-        first = self._first_new(seen)
-        fitted = self.corrected_teacher and self._correction.first == first
+        self._teacher, self._rows = self.learner.network.copy_of_weights(), seen
+        fitted = self.corrected_teacher and self._correction.first == self._first_new(seen)
         self._taught = self._correction if fitted else IDENTITY
         if seen > self._old:
             self._before, self._old = self._old, seen
@@ -131,26 +134,19 @@ class BiasCorrection(Method):
     def before_prediction(self) -> None:
         """Fit the correction on the withheld samples, if there are old and new ones and it can be paid."""
         seen = len(self.learner.class_labels)
-        first = self._first_new(seen)
-        held = self._held[:seen]
-        self._correction = IDENTITY
-        if first == 0 or not held[:first].any() or not held[first:].any():
-            return
-        if not self.learner.affords(self.learner.network.price_of(2 * int(held.sum()))):
-            return  # the fit on their logits is far below their forward
-        samples = torch.cat([self._kept[row, : held[row]] for row in range(seen)])
-        labels = torch.from_numpy(np.repeat(np.arange(seen), held))
-        logits = self.learner.answers("evaluation_training", samples)[:, :seen]
-        self._correction = self.learner.network.run_once("evaluation_training", fit, logits, labels, first, self.decay)
+        first, held = self._first_new(seen), np.minimum(self._met // self.every, self.validation)[:seen]
+        network, self._correction = self.learner.network, IDENTITY
+        price = network.price_of(2 * int(held.sum()))  # the fit on their logits is far below their forward
+        if first and held[:first].any() and held[first:].any() and self.learner.affords(price):
+            samples = torch.cat([self._kept[row, :count] for row, count in enumerate(held)])
+            labels = torch.from_numpy(np.repeat(np.arange(len(held)), held))
+            logits = self.learner.answers("evaluation_training", samples)[:, :seen]
+            self._correction = network.run_once("evaluation_training", fit, logits, labels, first, self.decay)
 
     def corrected(self, logits: Tensor) -> Tensor:
         return self._correction(logits)
 
 
-def distillation(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """Mean cross-entropy of softened answers with the teacher's, which are softened already."""
-    return -(taught * F.log_softmax(logits / temperature, dim=1)).sum(1).mean()
-
-
-def _softened(answers: Tensor, correction: Correction, old: int, temperature: float) -> Tensor:
-    return F.softmax(correction(answers)[:, :old] / temperature, dim=1)
+def _softened(answers: Tensor, correction: Correction, old: int, rows: int, temperature: float) -> Tensor:
+    """The correction is of classes that were there at the boundary."""
+    return F.softmax(torch.cat([correction(answers[:, :old]), answers[:, old:rows]], 1) / temperature, dim=1)

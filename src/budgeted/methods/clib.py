@@ -14,6 +14,7 @@ Deviations (ours / authors' code, of which the published code is a copy):
 - tracking: H moves towards the fall / `H += (1 - ema) * (d + mean(H) / |B|)`, which grows without end;
 - measured: after every 10th step / after every step, every 10th on ImageNet: a measurement of 200 slots after every
   step would cost four times the training;
+- a turn of a learning rate: by the length of the stream, 200 turns in all / 10 measurements;
 - the two learning rates: two steps apart / one step apart, and the first two turns do not count;
 - fall over a turn of a learning rate: sum of the measured falls / loss before less loss after;
 - augmentation: that of every method here / AutoAugment and CutMix.
@@ -40,6 +41,7 @@ from budgeted.replay import Column, Selection
 from budgeted.replay.importance import IMPORTANCE
 
 LOSS, TRAINED = "loss", "trained"
+_FIRST = 0.1  # share of the stream after which the two learning rates are compared for the first time
 
 
 @METHODS.register("clib")
@@ -47,7 +49,7 @@ LOSS, TRAINED = "loss", "trained"
 class SampleWiseImportance(Method):
     """memory only; the largest class loses the sample that lowers the loss least; the learning rate follows the loss"""
 
-    kept = ("_rate", "_fall", "_steps", "_measured", "_falls", "_turns")
+    kept = ("_rate", "_fall", "_steps", "_measured", "_falls", "_turns", "_turn")
     limits = {  # noqa: RUF012
         "ema": "from 0 to below 1", "importance_period": "at least 1", "rate_step": "between 0 and 1",
         "rate_period": "at least 1", "rate_turns": "at least 2", "significance": "between 0 and 0.5",
@@ -63,8 +65,9 @@ class SampleWiseImportance(Method):
     """whether the learning rate follows the loss; otherwise it stays as set"""
     rate_step: float = 0.95
     """ratio of the present learning rate to the next higher, and of the next lower to the present"""
-    rate_period: int = 10
-    """measurements in one turn of a learning rate"""
+    rate_period: int | None = None
+    """measurements in one turn of a learning rate; None: as many as let the two be compared for the first time after a
+    tenth of the stream, or 10 where nobody knows how long it is"""
     rate_turns: int = 10
     """turns of each learning rate before they are compared"""
     significance: float = 0.05
@@ -72,6 +75,7 @@ class SampleWiseImportance(Method):
     _rate: float = field(default=0.0, init=False)  # the present one
     _steps: int = field(default=0, init=False)
     _measured: int = field(default=0, init=False)
+    _turn: int = field(default=0, init=False)  # turns that are over: the higher rate has the even ones
     _fall: float = field(default=0.0, init=False)  # of this turn
     _falls: npt.NDArray[np.float64] = field(init=False, repr=False)  # of the turns of the lower rate, and the higher
     _turns: list[int] = field(default_factory=lambda: [0, 0], init=False)  # how many of each there are
@@ -138,9 +142,10 @@ class SampleWiseImportance(Method):
             return
         self._measured += 1
         self._fall += fall
-        if self._measured % self.rate_period:
+        if not self._turn_over():
             return
-        which = int(self._higher_turn(self._measured - 1))
+        which = int(self._turn % 2 == 0)
+        self._turn += 1
         self._falls[which, self._turns[which]] = self._fall
         self._turns[which] += 1
         self._fall = 0.0
@@ -157,14 +162,17 @@ class SampleWiseImportance(Method):
                 self._turns = [count - 1 for count in self._turns]
         self._take_turn()
 
-    def _higher_turn(self, measured: int) -> bool:
-        return measured // self.rate_period % 2 == 0
+    def _turn_over(self) -> bool:
+        """After so many measurements, or after an even part of the stream, with a measurement in it."""
+        samples = self.learner.problem.samples
+        if self.rate_period is not None or samples is None:
+            return self._measured % (self.rate_period or 10) == 0
+        return self.learner.arrived >= (self._turn + 1) * samples * _FIRST / (2 * self.rate_turns)
 
     def _take_turn(self) -> None:
         if self.adaptive_rate:
-            higher = self._higher_turn(self._measured)
             for group in self.learner.network.optimizer.param_groups:
-                group["lr"] = self._rate / self.rate_step if higher else self._rate * self.rate_step
+                group["lr"] = self._rate / self.rate_step if self._turn % 2 == 0 else self._rate * self.rate_step
 
 
 def better_by_chance(lower: npt.NDArray[np.float64], higher: npt.NDArray[np.float64]) -> float:

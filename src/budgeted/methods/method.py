@@ -82,7 +82,7 @@ class Method(Keeps):
     stream_share: float = 0.0
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
 
-    limits: ClassVar[Mapping[str, str]] = {}
+    limits: ClassVar[Mapping[str, str]] = {"stream_share": "from 0 to 1"}
     """what settings must be, in words that `LIMITS` knows, such as "at least 1"; those of the bases hold too"""
     needs_classes: ClassVar[bool] = False
     """whether it keeps something for every class, so that there must be no more of them than were declared"""
@@ -132,6 +132,11 @@ class Method(Keeps):
     def withholds(self, sample: Tensor, row: int) -> bool:
         """A sample has arrived: does the method keep it for itself, neither stored nor trained on?"""
         return False
+
+    def admits(self, sample: Any, row: int) -> Any | None:
+        """What is stored and trained on for a sample that has arrived: itself, or one of the same class that it
+        replaces in what the method keeps for itself; None: nothing."""
+        return None if self.withholds(sample, row) else sample
 
     def pick(self, samples: Any, rows: Tensor) -> Tensor:
         """Which of the samples that wait (uint8; rows of the head) are in this step: asked if there are too many.

@@ -4,26 +4,27 @@ A sample's uncertainty is how little its augmented views agree: with S_c the num
 class c, u = 1 - max_c S_c / A. Of the candidates of a class, sorted by u, those at equal intervals stay, so that the
 easy, the typical and the hard are all kept.
 
-The online reading: there is no place for a task's samples beside the memory, so the candidates are what the slots hold.
-When the last slot is taken, the memory is thinned to a share `1 - spare` of its slots: the quotas are as equal over the
-classes as what they hold allows, and a class above its quota keeps those at equal intervals. Newcomers fill the slots
-until the next thinning. It needs no boundaries.
+As its authors have it, samples are scored once per task, when it ends; never in the first, and not while memory and
+task fit into the slots. In between the memory is balanced greedily, which costs nothing. There is no place for a task's
+samples beside the memory, so the candidates are what the slots hold: all but a share `spare` of them stay, the quotas
+as equal over the classes as what they hold allows, and newcomers fill the emptied slots. On a stream without tasks one
+ends after every fifth.
 
 Deviations (ours / authors' code); the published code has this choice and never calls it:
-- when: at every full memory / at every task's end, by class at random after the first;
+- after the first task: what greedy balancing kept / the same number of each class, at random;
 - candidates: what the slots hold / the memory and all samples of the task;
 - interval: n / k, as a fraction / n / k rounded down, so that the most uncertain are never reached;
 - views: 12 of the training augmentation / 12 given ones with cutout and colour, or 12 draws of RandAugment;
 - batches: half stream, half memory / the same; no CutMix and AutoAugment (the authors' RM without them);
 - passes over the memory after a task: none / 256 epochs.
 
-Cost: A forwards of every stored sample of a class above its quota, at each thinning, charged as `retrieval`. Bytes:
-none beside the slots, of which a part is empty between thinnings.
+Cost: A forwards of every stored sample of a class above its quota, at each scoring, charged as `retrieval`. Bytes: a
+counter beside the slots, of which a part is empty after a scoring.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -41,27 +42,30 @@ from budgeted.replay.selection import balanced_counts
 class RainbowMemory(Method):
     """ER with a memory of samples that range from certain to uncertain, by the votes of augmented views"""
 
+    kept = ("_ended",)
     limits = {"views": "at least 2", "spare": "between 0 and 1"}  # noqa: RUF012
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
+    boundaries: ClassVar[bool] = True
     stream_share: float = 0.5
 
     views: int = 12
     """A: augmented views of a sample that vote"""
     spare: float = 0.25
-    """share of the slots that a thinning empties"""
+    """share of the slots that a choice empties"""
+    _ended: int = field(default=0, init=False)  # tasks
 
-    def stored(self, slot: int, place: int | None) -> None:
-        memory = self.learner.memory
-        if not memory.full or memory.capacity is None:
+    def end_task(self) -> None:
+        """Choose what stays; where that cannot be paid, greedy balancing goes on."""
+        memory, first = self.learner.memory, self._ended == 0
+        self._ended += 1
+        if first or not memory.full or memory.capacity is None:
             return
-        staying = self._staying(memory.capacity)
-        quotas = balanced_counts(memory.counts, staying)
+        quotas = balanced_counts(memory.counts, self._staying(memory.capacity))
         crowded = np.flatnonzero(memory.counts > quotas)
-        if not crowded.size:
-            return  # one slot has nothing to give
         candidates = np.flatnonzero(np.isin(memory.labels, crowded))
-        if not self.learner.affords(self.learner.network.price_of(self.views * candidates.size)):
-            return  # greedy balancing goes on, which costs nothing
+        votes = self.learner.network.price_of(self.views * candidates.size)
+        if not candidates.size or not self.learner.affords(votes):
+            return  # one slot has nothing to give
         uncertainty = self.uncertainty(candidates)
         leaving = []
         for label in crowded.tolist():

@@ -91,7 +91,9 @@ class DryNetwork(Network):
         self.account.charge(purpose, self.price(inputs))
         return torch.zeros(_count(inputs), self.rows)
 
-    def gradients(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> dict[str, Tensor | None]:
+    def gradients(
+        self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor], *, learning: bool = False
+    ) -> dict[str, Tensor | None]:
         self.account.charge(purpose, self.price(inputs, backward=True))
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 

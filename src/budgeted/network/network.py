@@ -129,6 +129,13 @@ class Network(Keeps):
         if self.schedule is not None:
             self.schedule.step()
 
+    def add(self, gradients: Mapping[str, Tensor]) -> None:
+        """To those of the step whose backward was just run; what rests in it has none."""
+        trained = {name: p for name, p in self.trained_by_name().items() if p.grad is not None and name in gradients}
+        if trained:
+            there = [p.grad for p in trained.values()]
+            self.run("backward", _add, there, [gradients[name] for name in trained])
+
     def clear(self) -> None:
         """No parameter has a gradient: as zero_grad does, which takes a tenth of a small model's step."""
         for parameter in self.parameters():
@@ -234,13 +241,16 @@ class Network(Keeps):
         self.account.charge(purpose, cost)
         return outputs
 
-    def gradients(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> dict[str, Tensor | None]:
-        """Gradients of a loss of the outputs in training mode, by parameter; neither gradients nor buffers move."""
+    def gradients(
+        self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor], *, learning: bool = False
+    ) -> dict[str, Tensor | None]:
+        """Gradients of a loss of the outputs in training mode, by parameter; neither gradients nor buffers move, but
+        for buffers that learn from the pass if asked."""
         cost = self.price(inputs, backward=True)
         self.account.require(cost)
         wanted = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         with self.aside(), torch.enable_grad(), training(self.model):
-            outputs = called(self.model, inputs, {**wanted, **self._copied_buffers()})
+            outputs = called(self.model, inputs, {**wanted, **({} if learning else self._copied_buffers())})
             found = torch.autograd.grad(loss(outputs), [*wanted.values()], allow_unused=True)
         self.account.charge(purpose, cost)
         return dict(zip(wanted, found, strict=True))
@@ -500,6 +510,10 @@ class Network(Keeps):
             self.scaler.load_state_dict(numbers["scaler"])
         self.freezing.refresh()
         self.freezing.load_state(_part(state, "freezing."), self.device)
+
+
+def _add(there: list[Tensor], more: list[Tensor]) -> None:
+    torch._foreach_add_(there, more)
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -30,6 +30,8 @@ class Facts:
     """samples in a training batch"""
     new: int
     """how many of them are of the stream"""
+    plain: bool = False
+    """whether the loss of a step is the plain one of its batch"""
 
 
 class Retrieval(Keeps, ABC):
@@ -65,6 +67,11 @@ class Retrieval(Keeps, ABC):
 
     def meet(self, learner: Lent, samples: Any, labels: torch.Tensor) -> None:
         """These samples of the stream will be in the batch; what is run on the network is charged."""
+
+    def ahead(self) -> Mapping[str, torch.Tensor]:
+        """Gradients of the plain loss on the samples that it met, by parameter, if the draw has computed them for the
+        step: then these samples are not run again, and the gradients are added to those of the step."""
+        return {}
 
     def observe(self, values: torch.Tensor, present: torch.Tensor, labels: torch.Tensor) -> None:
         """The step is done: `values` [B, d] are the gradients of each drawn sample at d sampled weights,

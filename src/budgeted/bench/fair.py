@@ -1,0 +1,153 @@
+"""The fair table: all methods at the same executed compute and bytes, on two footings, each at the better of two rates.
+
+As published, a method has its own selection, retrieval and share of the stream in a batch. On one footing every method
+trains from the memory alone, which is balanced greedily and drawn from by class, so that a method's own idea can be
+told from the company it keeps; that is for methods whose idea is a loss, a term or a second network, and that need no
+samples of the stream in a batch.
+
+The learning rate of every row is chosen by one rule, before the table: the better A_AUC of two rates on a shorter
+stream and a seed that is not in the table (`choose-rate`); on a tie the lower one. Methods that are not there yet are
+left out, and are taken up by their names when they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from budgeted import streams
+from budgeted.bench.protocols import EQUAL_COMPUTE, Recipe, at_equal_compute, balanced, cpu_fast, over_seeds
+from budgeted.bench.sweep import places
+from budgeted.bench.table import find_runs
+from budgeted.budget import parse_compute
+from budgeted.errors import BudgetedError
+from budgeted.methods import METHODS
+from budgeted.runs.config import RunConfig
+from budgeted.runs.plan import Planner
+
+COMPARED = (
+    "vanilla", "al", "sar", "al-sar", "er", "der++", "mir", "aser", "ewc", "ocs", "cama", "bic", "gdumb", "rm", "clib",
+    "lider", "remind", "memo", "x-der", "lider-x-der", "ccl-dc", "sparcl", "trire",
+)  # fmt: skip
+"""all methods of the table, those that are not there yet among them"""
+OWN_IDEA = ("der++", "cama", "ewc", "bic", "lider-er", "memo", "x-der", "lider-x-der", "ccl-dc", "sparcl", "trire")
+"""whose idea is a loss, a term or a second network"""
+RATES = ("3e-4", "1e-3")
+CHOSEN_ON, CHOSEN_AT = 11, 2_500
+"""seed and samples of the stream on which rates are chosen"""
+SEEDS = (1, 2, 3)
+RATE = "learner.learning_rate"
+Rates = Mapping[str, str]
+"""learning rates by row"""
+
+
+def published() -> list[RunConfig]:
+    """Every method that is there as its authors have it; Vanilla with balanced classes and with a plain reservoir."""
+    vanilla = cpu_fast("vanilla")
+    controls = [balanced(vanilla), with_settings(vanilla, {"learner.selection": "reservoir"})]
+    return [at_equal_compute(each) for each in [*(cpu_fast(name) for name in COMPARED if name in METHODS), *controls]]
+
+
+def on_one_footing() -> list[RunConfig]:
+    """Batches from the memory alone, greedy balancing, classes drawn alike where a method defines no retrieval."""
+    found = [balanced(cpu_fast("vanilla"))]
+    for name in OWN_IDEA:
+        if name not in METHODS or METHODS[name].needs_stream or not METHODS[name].trains:
+            continue
+        config = with_settings(cpu_fast(name), {"method.stream_share": "0", "learner.selection": "greedy-balanced"})
+        found.append(config if "retrieval" in METHODS[name].own else balanced(config))
+    return [at_equal_compute(each) for each in found]
+
+
+def er_at_the_steps_of(other: RunConfig, iterations_of: Callable[[RunConfig], float]) -> RunConfig:
+    """ER with as many steps as another method can pay for: what that method's choice is worth, apart from its price."""
+    return replace(cpu_fast("er"), iterations=round(iterations_of(other), 4))
+
+
+def planned_iterations(config: RunConfig) -> float:
+    """Steps per sample that the plan of a run finds in its compute."""
+    info = streams.info(config.dataset)
+    planner = Planner(
+        config.build_method(), info, config.network, settings=config.build_settings(info.flips),
+        samples=config.limit or info.train_size, order=config.stream, eval_every=config.eval_every, seed=config.seed,
+    )  # fmt: skip
+    return planner.terms(config.budget(), config.slots, config.iterations, "real").iterations
+
+
+def choose_rate() -> Recipe:
+    total = parse_compute(EQUAL_COMPUTE)
+    part = total.amount * CHOSEN_AT // (cpu_fast("er").limit or 1)
+    rows = {row_of(config): config for config in (*published(), *on_one_footing())}
+    shorter = [replace(config, limit=CHOSEN_AT, compute=f"{part}FLOP") for config in rows.values()]
+    return Recipe(
+        "Which of two learning rates suits each row of the fair table? A shorter stream, a seed that is not in it.",
+        over_seeds([with_settings(config, {RATE: rate}) for config in shorter for rate in RATES], (CHOSEN_ON,)),
+    )
+
+
+def chosen_rates(out: Path) -> Rates:
+    """From the records of `choose-rate` in this folder: for each row the rate with the better A_AUC."""
+    found = places(choose_rate().runs, out)
+    missing = sum(place.state != "finished" for place in found)
+    if missing:
+        raise BudgetedError(
+            f"{missing} of {len(found)} runs of choose-rate are not finished in {out}: "
+            f"`budgeted sweep choose-rate --out {out}` first"
+        )
+    best: dict[str, tuple[float, str]] = {}
+    for place in found:  # the lower rate comes first, and stays on a tie
+        row, reached = row_of(place.config), float(find_runs([place.folder])[0].summary["a_auc"])
+        if row not in best or reached > best[row][0]:
+            best[row] = reached, place.config.settings[RATE]
+    return {row: rate for row, (_, rate) in best.items()}
+
+
+def as_published(rates: Rates, iterations_of: Callable[[RunConfig], float] = planned_iterations) -> Recipe:
+    configs = [at_rate(config, rates) for config in published()]
+    mir = next(config for config in configs if config.method == "mir")
+    control = at_rate(er_at_the_steps_of(mir, iterations_of), rates)
+    return Recipe(
+        "Which method learns most from the same executed compute and bytes, as published? Protocol cpu-fast.",
+        over_seeds([*configs, control], SEEDS),
+    )
+
+
+def one_footing(rates: Rates) -> Recipe:
+    return Recipe(
+        "What is each method's own idea worth, on one footing? Memory-only, balanced batches, protocol cpu-fast.",
+        over_seeds([at_rate(config, rates) for config in on_one_footing()], SEEDS),
+    )
+
+
+def row_of(config: RunConfig) -> str:
+    """What a learning rate is chosen for: the method and its parts and settings, whatever the stream and the budget."""
+    settings = {key: value for key, value in config.settings.items() if key != RATE}
+    return json.dumps([config.method, config.retrieval, config.freezing, settings], sort_keys=True)
+
+
+def at_rate(config: RunConfig, rates: Rates) -> RunConfig:
+    return with_settings(config, {RATE: rates[row_of(config)]} if rates else {})
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, str]) -> RunConfig:
+    return replace(config, settings={**config.settings, **settings})
+
+
+FROM_RATES: dict[str, Callable[[Rates], Recipe]] = {"as-published": as_published, "one-footing": one_footing}
+"""recipes that are made from the records of `choose-rate`"""
+
+
+def recipe_from(name: str, out: Path) -> Recipe:
+    """One of `FROM_RATES`, at the rates that the records in this folder say."""
+    return FROM_RATES[name](chosen_rates(out))
+
+
+def unrated() -> dict[str, Callable[[], Recipe]]:
+    """These recipes before there are records, for a list of what there is: the same runs, at the default rate."""
+    return {
+        "choose-rate": choose_rate,
+        "as-published": lambda: as_published({}, lambda config: 1.0),
+        "one-footing": lambda: one_footing({}),
+    }

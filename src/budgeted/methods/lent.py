@@ -23,6 +23,10 @@ class LentToMethod(Lent, Protocol):
     """how many samples of the stream are in a batch"""
 
     @property
+    def arrived(self) -> int:
+        """Samples so far."""
+
+    @property
     def spent_up(self) -> bool:
         """Whether training has ended because the compute is spent."""
 

@@ -91,7 +91,7 @@ class SparseContinualLearning(Method):
             del self.active[name], self.trained[name]
         for name, weight in weights.items():
             if name not in self.active:
-                self.active[name] = self.learner.run("optimizer", _begin, weight, share_of(weight, self.density))
+                self.active[name] = self.learner.run("fisher", _begin, weight, share_of(weight, self.density))
                 self.trained[name] = self.active[name].clone()
 
     # -- data --------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class SparseContinualLearning(Method):
     def end_task(self) -> None:
         for name, active in self.active.items():
             count = share_of(active, self.density + self.between)
-            self.active[name] = self.learner.run("optimizer", _expanded, active, self._draws(active), count)
+            self.active[name] = self.learner.run("fisher", _expanded, active, self._draws(active), count)
         self.steps, self.adjusted = 0, self.learner.arrived  # the new ones are trained from the next step on
 
     def _refresh(self, step: Step, weights: dict[str, nn.Parameter]) -> None:
@@ -134,7 +134,7 @@ class SparseContinualLearning(Method):
         names = [*weights]
         on_stream, on_memory = self._gradients(step, slice(step.new)), self._gradients(step, slice(step.new, None))
         given = ([part.get(name) for name in names] for part in (on_stream, on_memory))
-        found = self.learner.run("backward", gradient_importance, [*weights.values()], *given, self.alpha, self.beta)
+        found = self.learner.run("fisher", gradient_importance, [*weights.values()], *given, self.alpha, self.beta)
         importance = dict(zip(names, found, strict=True))
         every = self.adjust * (self.learner.problem.samples or _UNKNOWN)
         if self.learner.arrived - self.adjusted >= every:
@@ -142,10 +142,10 @@ class SparseContinualLearning(Method):
             for name, weight in weights.items():
                 fewer, count = share_of(weight, self.density - self.within), share_of(weight, self.density)
                 given_weight = (weight, self.active[name], importance[name], self._draws(weight))
-                self.active[name] = self.learner.run("optimizer", adjusted, *given_weight, min(fewer, count), count)
+                self.active[name] = self.learner.run("fisher", adjusted, *given_weight, min(fewer, count), count)
         for name, weight in weights.items():
             count = min(share_of(weight, self.gradient_density), share_of(weight, self.density))
-            self.trained[name] = self.learner.run("backward", _of_active, importance[name], self.active[name], count)
+            self.trained[name] = self.learner.run("fisher", _of_active, importance[name], self.active[name], count)
 
     def _gradients(self, step: Step, part: slice) -> dict[str, Tensor | None]:
         """Of the loss on a part of the batch; that on the stream knows its own classes alone."""
@@ -154,9 +154,9 @@ class SparseContinualLearning(Method):
             return {}
         problem, network = self.learner.problem, self.learner.network
         if part.start is not None or not problem.closed:
-            return network.gradients("backward", inputs, lambda outputs: problem.loss(outputs, inputs, labels))
+            return network.gradients("fisher", inputs, lambda outputs: problem.loss(outputs, inputs, labels))
         classes, own = labels.unique(return_inverse=True)
-        return network.gradients("backward", inputs, lambda logits: F.cross_entropy(logits[:, classes], own))
+        return network.gradients("fisher", inputs, lambda logits: F.cross_entropy(logits[:, classes], own))
 
     def _draws(self, like: Tensor) -> Tensor:
         drawn = self.learner.generator("technique").random(tuple(like.shape), dtype=np.float32)

@@ -68,7 +68,7 @@ class SparseContinualLearning(Method):
     """share of a layer's weights that become active when a task ends, until the next adjustment"""
     adjust: float = 0.02
     """share of the stream between two adjustments of the active weights"""
-    refresh: int = 50
+    refresh: int = 48
     """steps between two choices of the trained weights; adjustments fall on them"""
     removed: float = 0.3
     """share of the arrived samples that is left out of the later steps on them"""

@@ -213,7 +213,8 @@ def test_it_charges_what_it_executes(model: str) -> None:
 
 
 def test_it_resumes_exactly(tmp_path: Path) -> None:
-    assert_resumes_exactly(made("mlp"), tmp_path / "saved", at=18, end=36, task=12)
+    """Also what is drawn for several layers, one after the other."""
+    assert_resumes_exactly(made("cnn8"), tmp_path / "saved", at=18, end=36, task=12, model="cnn8")
 
 
 def test_bytes_are_two_masks_and_a_few_numbers() -> None:

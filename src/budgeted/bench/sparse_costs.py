@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from budgeted import models, streams
 from budgeted.learner import Learner
@@ -69,7 +70,8 @@ def _products(learner: Learner) -> dict[str, int]:
     ]
     handles = [module.register_forward_hook(partial(note, f"{name}.weight")) for name, module in layers]
     with learner.network.aside():
-        called(learner.model.eval(), learner.network.example(2))
+        like = learner.network.example(2)
+        called(learner.model.eval(), pytree.tree_map(lambda each: torch.zeros(each.shape, dtype=each.dtype), like))
     for handle in handles:
         handle.remove()
     return found

@@ -124,9 +124,9 @@ class SparseContinualLearning(Method):
             self.passed += 1
 
     def end_task(self) -> None:
-        for name, active in self.active.items():
-            count = share_of(active, self.density + self.between)
-            self.active[name] = self.learner.run("fisher", _expanded, active, self._draws(active), count)
+        for name, weight in masked_weights(self.learner.network).items():
+            count = share_of(weight, self.density + self.between)
+            self.active[name] = self.learner.run("fisher", _expanded, self.active[name], self._draws(weight), count)
         self.steps, self.adjusted = 0, self.learner.arrived  # the new ones are trained from the next step on
 
     def _refresh(self, step: Step, weights: dict[str, nn.Parameter]) -> None:

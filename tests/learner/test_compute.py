@@ -112,8 +112,8 @@ class Bounded(Learner):
         cost = self.ledger.spent - before
         assert cost == total(self.last.costs.values())
         own = total(self.last.costs[purpose] for purpose in ("forward", "backward", "optimizer"))
-        # a loss of a method's own is priced when it is there; EWC's pull is run beside the step
-        if self.method.plain() and self.method.name != "ewc":
+        # a loss of a method's own is priced when it is there; EWC's pull and masks are run beside the step
+        if self.method.plain() and self.method.name not in ("ewc", "sparcl"):
             assert own.paper <= most.paper
             assert own.real <= most.real
             if self.method.freezing == "none":

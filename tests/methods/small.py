@@ -77,12 +77,14 @@ def assert_charged_as_executed(learner: Learner, count: int = 36, task: int | No
     assert learner.ledger.spent.real == pytest.approx(executed.total, rel=0.01)
 
 
-def assert_resumes_exactly(learner: Learner, folder: Path, at: int, end: int, task: int | None = None) -> None:
+def assert_resumes_exactly(
+    learner: Learner, folder: Path, at: int, end: int, task: int | None = None, model: str = "mlp"
+) -> None:
     """Saved in the middle and loaded into a model of another seed, it goes on as if nothing had happened."""
     feed(learner, 0, at, task)
     save(learner, folder)
     own = None if learner.method.name in METHODS else learner.method
-    again = load(folder, network("mlp", seed=9), own)
+    again = load(folder, network(model, seed=9), own)
     for each in (learner, again):
         feed(each, at, end, task)
     mine, other = tensors_of(learner), tensors_of(again)

@@ -14,6 +14,7 @@ from budgeted import streams
 from budgeted.bench.probe import TASKS, Period, Probe, Side, Spent
 from budgeted.bench.published import MULTIPLIERS, POLICY_RUNS, PublishedCompute
 from budgeted.bench.slot_costs import slot_row
+from budgeted.bench.sparse_costs import sparse_share
 from budgeted.budget import RULES, Budget, Purpose, Rule
 from budgeted.errors import BudgetedError
 from budgeted.freezing import AdaptivePrefix, Egeria, TaskCorrelated
@@ -22,6 +23,7 @@ from budgeted.learner import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.methods.clib import SampleWiseImportance
 from budgeted.methods.rm import RainbowMemory
+from budgeted.methods.sparcl import SparseContinualLearning
 from budgeted.runs.plan import facts_of, make_plan
 
 _SLOTS = 128  # of a measurement: more than MIR and ASER look at, and a quarter of it is whole stream batches
@@ -74,6 +76,8 @@ class Multiplier:
     """under rule `real`, in ER's iterations"""
     executed_over_charged: float | None
     averaged_over: str
+    if_sparse: float | None = None
+    """of the layers' multiply-adds, what kernels that skip masked weights would execute; not charged"""
 
 
 def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
@@ -92,6 +96,9 @@ def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
         return Period(steps=every, what=f"{every} steps, one of which measures {slots:,} slots")
     if not waiting:
         return Period()
+    if issubclass(method, SparseContinualLearning):
+        every = SparseContinualLearning.refresh
+        return Period(waiting, every, f"stream batches of {waiting} samples, one step in {every} choosing weights")
     what = f"a stream batch of {waiting} samples"
     if method.boundaries:
         what += f", a fifth of the steps before the first boundary; evaluations every {setup.eval_every} samples"
@@ -112,6 +119,7 @@ def multipliers(methods: Sequence[type[Method]], setup: Setup) -> Iterator[Multi
             by_purpose,
             _executed_over_charged([spent for side in sides for spent in (side.period, side.evaluation)]),
             period.what,
+            sparse_share(method.name, setup.dataset, setup.model),
         )
 
 

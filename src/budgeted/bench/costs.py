@@ -33,6 +33,7 @@ class Costs:
             parts.append(_slots_markdown(rows))
         if self.multipliers:
             parts.append(_multipliers_markdown(self.multipliers, self.setup))
+            parts += [_if_sparse(row) for row in self.multipliers if row.if_sparse is not None]
         if self.policies:
             parts.append(_policies_markdown(self.policies, self.setup))
         return "\n\n".join(parts)
@@ -114,6 +115,13 @@ def _multipliers_markdown(rows: Sequence[Multiplier], setup: Setup) -> str:
     return f"{title}\n\n{_table(heads, cells)}"
 
 
+def _if_sparse(row: Multiplier) -> str:
+    return (
+        f"Not charged: kernels that skip masked weights would execute {row.if_sparse:.3f} of the multiply-adds of "
+        f"{row.method}'s layers. Dense kernels ran, and are charged."
+    )
+
+
 def _policies_markdown(rows: Sequence[PolicyCost], setup: Setup) -> str:
     title = (
         f"What a freezing policy itself keeps and runs: {setup.dataset}, {setup.model}, batch {setup.batch_size}, "
@@ -168,6 +176,7 @@ def _multiplier_record(row: Multiplier, setup: Setup) -> dict[str, Any]:
         "by_purpose": dict(row.by_purpose),
         "executed_over_charged": row.executed_over_charged,
         "averaged_over": row.averaged_over,
+        "if_sparse_not_charged": row.if_sparse,
         "remark": row.published.remark,
     }
 

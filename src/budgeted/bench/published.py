@@ -105,6 +105,7 @@ MULTIPLIERS: dict[str, PublishedCompute] = {
     "gdumb": PublishedCompute(),
     "rm": PublishedCompute(),
     "clib": PublishedCompute(),
+    "sparcl": PublishedCompute(None, "1", "1", "dense kernels, charged as dense; its data removal is switched off"),
 }
 """The paper's table of relative compute ("Details about Measuring FLOPs"), its text (ASER), and its published code"""
 

@@ -99,7 +99,8 @@ class Keeps:
         """All of it as tensors, for a checkpoint."""
         plain, tensors = self.written()
         # a convolution's bits depend on the layout of its weight, and a file keeps values alone
-        strides = {name: tensor.stride() for name, tensor in tensors.items() if tensor.stride() != _usual(tensor)}
+        strides = {name: tensors[name].stride() for name in sorted(tensors)}  # in one order, saved or loaded
+        strides = {name: found for name, found in strides.items() if found != _usual(tensors[name])}
         if plain or strides:
             text = json.dumps({"values": plain, "strides": strides})
             tensors[_PLAIN] = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)

@@ -141,7 +141,9 @@ class Learner(Lends):
             before = self.steps
             self._train()
             trained = self.steps > before
-            offered = list(range(len(self.waiting))) if self.picked is None else sorted(self.picked)
+            offered = list(range(len(self.waiting)))
+            if self.picked is not None and not self.method.leaves_out:
+                offered = sorted(self.picked)
             self.picked = None
             self._offer([self.waiting[place] for place in offered], offered if trained else [None] * len(offered))
             self.waiting.clear()
@@ -185,7 +187,8 @@ class Learner(Lends):
             arrived, rows = self._arrived()
             if self.retrieval.wants_stream:
                 self.retrieval.meet(self, arrived, rows)
-            slots = self.retrieval.draw(self.memory, self.batch_size - len(rows), self.generators["retrieval"])
+            places = min(len(self.waiting), self.stream_batch)
+            slots = self.retrieval.draw(self.memory, self.batch_size - places, self.generators["retrieval"])
             drawn = self.memory.gather(slots)
             self.account.charge("retrieval", Cost(0, self.memory.codec.operations(len(slots))))
             samples, labels, ahead = drawn.samples, drawn.labels, self.retrieval.ahead()
@@ -206,7 +209,7 @@ class Learner(Lends):
             self.method.after_backward(step)
             self._observe(step, drawn.labels)
             self.account.charge("retrieval", Cost(0, self.retrieval.price()))
-            own, most = total(done.costs.values()), self.most(len(step.labels))
+            own, most = total(done.costs.values()), self.most(places + len(slots))
             self.account.owe(own)
             self.pace.met(self.under(self.account.aside), self.under(own + self.account.aside) - most)
             self.network.update()
@@ -256,7 +259,7 @@ class Learner(Lends):
     def _arrived(self) -> tuple[Sample, Tensor]:
         """The samples of the stream in this step: what waits, or what the method picks of it."""
         samples, rows = self._stack()
-        if len(rows) <= self.stream_batch:
+        if len(rows) <= self.stream_batch and not (self.method.leaves_out and len(rows)):
             return samples, rows
         picked = self.method.pick(samples, rows)
         self.picked = picked.tolist()

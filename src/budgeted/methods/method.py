@@ -96,6 +96,8 @@ class Method(Keeps):
     """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
     trains: ClassVar[bool] = True
     """whether it trains while the stream runs (GDumb does not)"""
+    leaves_out: ClassVar[bool] = False
+    """whether `pick` is asked in every step: samples that it leaves out make the batch smaller, and are stored"""
     choices = 1
     """arrived samples that wait for one place in a batch; with more than one, `pick` says which take the places"""
 
@@ -139,8 +141,8 @@ class Method(Keeps):
         return None if self.withholds(sample, row) else sample
 
     def pick(self, samples: Any, rows: Tensor) -> Tensor:
-        """Which of the samples that wait (uint8; rows of the head) are in this step: asked if there are too many.
-        Those of the last step are offered to the memory."""
+        """Which of the samples that wait (uint8; rows of the head) are in this step: asked if there are too many, or
+        if `leaves_out` says so. Those of the last step are offered to the memory, or all."""
         return torch.arange(self.learner.stream_batch)
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:

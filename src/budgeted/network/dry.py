@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from budgeted.budget import Cost, Purpose
 from budgeted.freezing import FrozenStep
-from budgeted.network.network import Inputs, Network, _count, _given, _key, called
+from budgeted.network.network import LOSS, Inputs, Network, _count, _given, _key, called
 from budgeted.network.sampled_gradients import SampledStep
 
 T = TypeVar("T")
@@ -32,8 +32,8 @@ class DryNetwork(Network):
         self._results: dict[tuple[object, ...], Any] = {}
         self._read: dict[int, tuple[SampledStep, int]] = {}
         self._practice_prices: dict[int, Cost] = {}
-        self._named: list[str] = []
-        self._shapes: list[tuple[int, ...]] = []  # of one sample behind the named blocks
+        self._named: dict[str, list[str]] = {}  # by reader
+        self._shapes: dict[str, list[tuple[int, ...]]] = {}  # of one sample behind the named blocks
 
     def forward(self, inputs: Inputs) -> Any:
         self.model.train()
@@ -51,15 +51,16 @@ class DryNetwork(Network):
     def update(self) -> None:
         self.freezing.step += 1
 
-    def note_features(self, names: Sequence[str]) -> None:
-        self._named = list(names)
+    def note_features(self, names: Sequence[str], reader: str = LOSS) -> None:
+        self._named.setdefault(reader, []).extend(names)
 
-    def take_features(self) -> list[Tensor]:
-        if not self._shapes:
-            self._shapes = self._shapes_behind(self._named)
+    def take_features(self, reader: str = LOSS) -> list[Tensor]:
+        named = self._named.get(reader, [])
+        if len(self._shapes.get(reader, [])) != len(named):
+            self._shapes[reader] = self._shapes_behind(named)
         count = _count(self._inputs)
-        found = [_with_gradient(torch.zeros(count, *shape)) for shape in self._shapes]
-        for place, feature in enumerate(found):
+        found = [_with_gradient(torch.zeros(count, *shape)) for shape in self._shapes.get(reader, [])]
+        for place, feature in enumerate(found if reader == LOSS else []):
             self.freezing.mark_feature(place, feature)
         return found
 

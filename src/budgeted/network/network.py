@@ -48,6 +48,8 @@ Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
 """What a model is called with: one tensor, or several by name."""
 Autocast = Literal["none", "bfloat16", "float16"]
 _NUMBERS = "network.numbers"
+LOSS = "loss"
+"""the reader of features that the backward goes through"""
 _PRICED = 128  # samples of the batch whose price is traced; a pass in evaluation mode costs in proportion
 
 
@@ -89,7 +91,8 @@ class Network(Keeps):
         self._decided: Callable[[Sequence[nn.Parameter]], None] | None = None
         self._known: dict[tuple[object, ...], Cost] = {}  # of what was run beside the model
         self._per_sample: PerSampleGradients | None = None
-        self._features: dict[int, Tensor] = {}  # of the latest training forward, by their place
+        self._features: dict[str, dict[int, Tensor]] = {}  # of the latest training forward, by reader and place
+        self._readers: dict[str, int] = {}  # blocks that each reader of features has named
         self._handles: list[RemovableHandle] = []
         self.tasks = 0  # that the model has grown for
 
@@ -180,22 +183,26 @@ class Network(Keeps):
 
     # -- features from inside --------------------------------------------------------------------------------------
 
-    def note_features(self, names: Sequence[str]) -> None:
-        """From now on every training forward notes what these blocks put out, for a loss that reads it."""
-        for place, name in enumerate(names):
-            hook = partial(self._note_feature, place)
+    def note_features(self, names: Sequence[str], reader: str = LOSS) -> None:
+        """From now on every training forward notes what these blocks put out, for a loss that reads it or for another
+        reader; one that names more later has them behind."""
+        before = self._readers.get(reader, 0)
+        self._readers[reader] = before + len(names)
+        for place, name in enumerate(names, before):
+            hook = partial(self._note_feature, reader, place)
             self._handles.append(self.model.get_submodule(name).register_forward_hook(hook))
 
-    def take_features(self) -> list[Tensor]:
+    def take_features(self, reader: str = LOSS) -> list[Tensor]:
         """What the blocks put out in the latest training forward, in their order."""
-        found, self._features = self._features, {}
+        found = self._features.pop(reader, {})
         return [found[place] for place in sorted(found)]
 
-    def _note_feature(self, place: int, module: nn.Module, given: Any, output: Any) -> None:
+    def _note_feature(self, reader: str, place: int, module: nn.Module, given: Any, output: Any) -> None:
         if torch.is_grad_enabled() and not tracing() and self.freezing.listening:
             feature = output if isinstance(output, Tensor) else output[0]
-            self._features[place] = feature
-            self.freezing.mark_feature(place, feature)
+            self._features.setdefault(reader, {})[place] = feature
+            if reader == LOSS:
+                self.freezing.mark_feature(place, feature)
 
     # -- aside from the training step --------------------------------------------------------------------------
 

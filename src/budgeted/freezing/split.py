@@ -46,13 +46,13 @@ class Splits:
         if len(splits) == 1:
             return splits[0]
         reading = sum(forward.read is None or bool(forward.read) for forward in forwards)
-        summed = max(0, reading - 1) * sum(parameter.numel() for parameter in splits[0].trained)
+        summed = max(0, reading - 1) * sum(parameter.numel() for parameter in splits[-1].trained)
         costs: dict[Purpose, Cost] = {
             "forward": total(split.costs["forward"] for split in splits),
             "backward": total(split.costs["backward"] for split in splits) + Cost(0, summed),
-            "optimizer": splits[0].costs["optimizer"],
+            "optimizer": splits[-1].costs["optimizer"],
         }
-        return replace(splits[0], costs=costs)
+        return replace(splits[-1], costs=costs)
 
     def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
         return self._optimizer.step(trained) if self._optimizer is not None and trained else NOTHING

@@ -99,6 +99,7 @@ MULTIPLIERS: dict[str, PublishedCompute] = {
     "x-der": PublishedCompute(
         "2.33", "2.33", "5", "the backward of the four more views is left out; all but the last task"
     ),
+    "lider-x-der": PublishedCompute("2.33", "≈ 2.3", "> 5", "as the paper runs it"),
     "lider": PublishedCompute("2.33", "≈ 2.3", "> 5", "theirs is over X-DER, four more views; ours over DER++"),
     "mir": PublishedCompute("4.12", "3.08", "3.58", "the paper adds a backward of the candidates, its code runs none"),
     "aser": PublishedCompute(

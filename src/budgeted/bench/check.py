@@ -82,7 +82,7 @@ def assert_passes(part: str) -> None:
 
 def kind_of(part: str) -> Kind:
     """What a name stands for."""
-    found = load(part) if ":" in part else None
+    found: Any = METHODS[part] if METHODS.apart(part)[0] else load(part) if ":" in part else None
     if isinstance(found, type):
         for kind, base in (
             ("method", Method), ("retrieval", Retrieval), ("selection", Selection), ("freezing", FreezingPolicy),

@@ -27,7 +27,7 @@ from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings, state
-from budgeted.methods import Method
+from budgeted.methods import METHODS, Method
 from budgeted.methods.er import ER
 from budgeted.methods.vanilla import Vanilla
 from budgeted.problems import PROBLEMS, Classification, Problem

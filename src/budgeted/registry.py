@@ -6,7 +6,8 @@ A registry is a mapping from names to what they stand for. A part gets its name 
     class Mine(Method): ...
 
 by an entry point of an installed package (group `budgeted.methods`, `budgeted.retrievals`, …), or needs none: wherever
-a name is taken, `package.module:NAME` and `path/to/file.py:NAME` are taken too.
+a name is taken, `package.module:NAME` and `path/to/file.py:NAME` are taken too. A family is a prefix before any of
+these (`lider-er`, `lider-path/to/file.py:NAME`).
 """
 
 from __future__ import annotations
@@ -55,16 +56,24 @@ class Registry(Mapping[str, T], Generic[T]):
         """By name, by `module:NAME` or by `file.py:NAME`; an unknown name says which is near."""
         if name in self._known:
             return self._known[name]
-        if ":" in name:
-            return self._given(name)
         for entry in entry_points(group=self._group, name=name):
             found: T = entry.load()
             return found
-        for prefix, over in self._families.items():
-            rest = name.removeprefix(prefix)
-            if rest != name and rest in self:
-                return over(self[rest])
-        raise UnknownName(self.kind, name, self)
+        prefix, rest = self.apart(name)
+        if prefix and rest in self:
+            return self._families[prefix](self[rest])
+        if ":" in name:
+            return self._given(name)
+        raise UnknownName(self.kind, name, [*self, *(prefix + each for each in self if prefix)])
+
+    def apart(self, name: str) -> tuple[str, str]:
+        """The prefix of a family, and the name of what it stands before; none, and the name, of any other. A file that
+        is called so by itself is no member of a family."""
+        file = source_of(name)
+        for prefix in self._families:
+            if name.startswith(prefix) and name not in self._known and not (file is not None and file.exists()):
+                return prefix, name.removeprefix(prefix)
+        return "", name
 
     def _given(self, name: str) -> T:
         found: T = load(name)
@@ -76,7 +85,7 @@ class Registry(Mapping[str, T], Generic[T]):
             name in self._known
             or ":" in name
             or any(entry_points(group=self._group, name=name))
-            or any(name != (rest := name.removeprefix(prefix)) and rest in self._known for prefix in self._families)
+            or (bool((apart := self.apart(name))[0]) and apart[1] in self)
         )
 
     def __iter__(self) -> Iterator[str]:

@@ -53,7 +53,8 @@ def network(name: str = "mlp", seed: int = 0) -> nn.Module:
 def learner_of(method: Method | type[Method], model: str = "mlp", batch_size: int = 8, **more: Any) -> Learner:
     own = Settings(LearnerSettings(batch_size=batch_size, learning_rate=1e-3), method=more.pop("own", {}))
     given = {"slots": 12, "seed": 0, "settings": own, **more}
-    return Learner(network(model), method, given.pop("facts", FACTS), **given)
+    kind: type[Learner] = given.pop("kind", Learner)
+    return kind(network(model), method, given.pop("facts", FACTS), **given)
 
 
 def feed(learner: Learner, start: int, end: int, task: int | None = None) -> None:

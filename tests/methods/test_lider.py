@@ -18,6 +18,7 @@ from budgeted.learner import Learner
 from budgeted.learner.settings import setting_names
 from budgeted.methods import METHODS, Method, Step, lider_over, method
 from budgeted.methods.lider import LipschitzTerm, prepared, singular_vectors, spectral_norms, together
+from budgeted.runs.config import RunConfig
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 LIDER = METHODS["lider"]
@@ -263,3 +264,52 @@ def test_it_goes_by_name_over_any_method_that_trains() -> None:
         assert technique_of(learner).averaged > 0
     with pytest.raises(UnknownName):
         method("lider-nothing")
+
+
+OWN = """
+from dataclasses import dataclass
+
+from budgeted.methods import Method
+
+
+@dataclass
+class Halved(Method):
+    "half of the cross-entropy"
+
+    factor: float = 0.5
+
+    def loss(self, step, logits):
+        return self.factor * super().loss(step, logits)
+"""
+
+
+def test_it_goes_over_a_method_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "halved.py").write_text(OWN)
+    over = method("lider-halved.py:Halved", factor=0.25, lipschitz_weight=0.2)
+    assert isinstance(over, LipschitzTerm)
+    assert (over.name, over.factor) == ("lider-halved.py:Halved", 0.25)  # type: ignore[attr-defined]
+    config = RunConfig(method="lider-halved.py:Halved", settings={"method.factor": "0.3"}).with_sources()
+    assert config.method == f"lider-{tmp_path.resolve() / 'halved.py'}:Halved"
+    assert list(config.sources) == [str(tmp_path.resolve() / "halved.py")]
+    assert config.build_settings(False).method == {"factor": 0.3}
+    learner = learner_of(config.build_method())
+    feed(learner, 0, 12)
+    assert technique_of(learner).averaged > 0
+    (tmp_path / "lider-halved.py").write_text(OWN)  # a file of that very name is meant
+    assert not issubclass(METHODS["lider-halved.py:Halved"], LipschitzTerm)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("lider-nothing", "unknown method 'lider-nothing'"),
+        ("lider-camma", "did you mean 'lider-cama'"),
+        ("lider-lider", "has the Lipschitz term already"),
+        ("lider-no.py:Such", "cannot read no.py"),
+    ],
+)
+def test_what_it_cannot_go_over_is_refused_in_one_line(name: str, says: str) -> None:
+    with pytest.raises(BudgetedError, match=says) as refused:
+        method(name)
+    assert "\n" not in str(refused.value)

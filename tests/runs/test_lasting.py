@@ -25,7 +25,8 @@ from budgeted.runs.plan import Plan, make_plan
 
 SAMPLES, SLOTS, EVERY = 320, 40, 80
 # what arrives when, or where a task ends, changes what these cost
-BY_STREAM = ["aser", "bic", "ewc", "gdumb", "ocs", "rm"]
+BY_STREAM = ["aser", "bic", "ewc", "gdumb", "ocs", "rm", "x-der"]
+LATE = ("x-der", "gaussian")
 CASES = [(name, "gaussian") for name in METHODS] + [(name, "disjoint") for name in BY_STREAM]
 
 
@@ -49,7 +50,10 @@ def run_with(name: str, stream: str, folder: Path, **more: Any) -> tuple[dict[st
 
 
 def off(name: str, stream: str) -> float:
-    """How far a plan may be from a run: what these two find in their memory is a matter of what was learned."""
+    """How far a plan may be from a run: what two find in their memory is a matter of what was learned; X-DER's steps
+    cost a fifth when the last classes have come, which a plan without the data knows to a few samples."""
+    if (name, stream) == LATE:
+        return 0.02
     return 0.04 if (name, stream) in (("aser", "disjoint"), ("rm", "disjoint")) else 0.01
 
 
@@ -70,7 +74,7 @@ def test_a_plan_is_what_a_run_spends(name: str, stream: str, tmp_path: Path) -> 
         for purpose, cost in plan.per_step.items() if off(name, stream) == 0.01 else ():
             if cost.real * plan.steps > 0.02 * plan.spent.real:
                 assert summary["spent_on"][purpose][1] == pytest.approx(cost.real * plan.steps, rel=0.05), purpose
-    assert summary["spent"]["real"] < 1.01 * plan.spent.real
+    assert summary["spent"]["real"] < (1.02 if (name, stream) == LATE else 1.01) * plan.spent.real
 
 
 @pytest.mark.parametrize(("name", "stream"), CASES)
@@ -78,7 +82,8 @@ def test_training_lasts_and_the_budget_is_spent(name: str, stream: str, tmp_path
     budget = planned(name, stream).spent.real  # pays for one iteration a sample
     summary, steps = run_with(name, stream, tmp_path / "run", compute=f"{budget}FLOP")
     assert summary["iterations_per_sample"] == pytest.approx(1, abs=0.01)
-    assert last_step_at(steps) > 0.97 * SAMPLES
+    # its last steps are cheap: what a plan is off by is several times as many of them
+    assert last_step_at(steps) > (0.94 if (name, stream) == LATE else 0.97) * SAMPLES
     assert summary["spent"]["real"] <= budget
     if summary["frozen_share"] == 0:
         assert summary["spent"]["real"] > (1 - off(name, stream)) * budget

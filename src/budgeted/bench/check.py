@@ -27,7 +27,7 @@ from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings, state
-from budgeted.methods import Method
+from budgeted.methods import METHODS, Method
 from budgeted.methods.er import ER
 from budgeted.methods.vanilla import Vanilla
 from budgeted.problems import PROBLEMS, Classification, Problem
@@ -82,7 +82,7 @@ def assert_passes(part: str) -> None:
 
 def kind_of(part: str) -> Kind:
     """What a name stands for."""
-    found = load(part) if ":" in part else None
+    found: Any = METHODS[part] if METHODS.apart(part)[0] else load(part) if ":" in part else None
     if isinstance(found, type):
         for kind, base in (
             ("method", Method), ("retrieval", Retrieval), ("selection", Selection), ("freezing", FreezingPolicy),

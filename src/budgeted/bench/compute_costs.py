@@ -100,7 +100,9 @@ def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
         every = SparseContinualLearning.refresh
         return Period(waiting, every, f"stream batches of {waiting} samples, one step in {every} choosing weights")
     what = f"a stream batch of {waiting} samples"
-    if method.boundaries:
+    if method.whole_head:
+        what += ", behind the first boundary, half of the classes still to come"
+    elif method.boundaries:
         what += f", a fifth of the steps before the first boundary; evaluations every {setup.eval_every} samples"
     return Period(waiting, what=what)
 
@@ -147,11 +149,17 @@ def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
         audit=setup.audit,
     )
     sides = []
-    if method.boundaries:
+    if method.whole_head:  # what it does for classes to come is measured while there are some
+        probe.meet(max(1, setup.classes // 4))
+        probe.learner.end_task()
+        probe.meet(max(2, setup.classes // 2))
+    elif method.boundaries:
         probe.meet(max(1, setup.classes // 2))
         sides.append(probe.side(period, setup.iterations))
         probe.learner.end_task()
-    probe.meet(setup.classes)
+        probe.meet(setup.classes)
+    else:
+        probe.meet(setup.classes)
     sides.append(probe.side(period, setup.iterations))
     probe.learner.close()
     return tuple(sides), period

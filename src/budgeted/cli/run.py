@@ -21,6 +21,7 @@ from budgeted.cli.output import Forgiving
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
 from budgeted.learner.events import Listener, csv_file, tensorboard
+from budgeted.methods import METHODS
 from budgeted.registry import short
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
@@ -78,7 +79,8 @@ class Run:
         if self.accept_other_arithmetic:
             raise BudgetedError("--accept-other-arithmetic is for a run that goes on: give --resume FOLDER with it")
         config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
-        name = f"{short(config.method)}-{streams.short_name(config.dataset)}-{config.stream}-{config.seed}"
+        family, method = METHODS.apart(config.method)
+        name = f"{family}{short(method)}-{streams.short_name(config.dataset)}-{config.stream}-{config.seed}"
         path = self.out or Path("runs") / name
         return runs.start(config, path, shown.report, self._listeners()), path
 

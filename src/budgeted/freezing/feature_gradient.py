@@ -140,11 +140,12 @@ class FeatureGradient:
             cost += price_of_autograd() + 6 * rows.numel()  # a mean, a difference and two norms
         return GradientSize(mean_square(rows), len(rows), cost)
 
-    def price_of_loss(self, loss: Tensor, whole: Cost) -> Cost:
-        """What the loss's own part of a backward to the feature costs; `whole`: of a backward to all that it reads."""
-        if self._graph is None or not self._graph.marks_features or self.noted.feature is None:
+    def price_of_loss(self, loss: Tensor, whole: Cost, others: frozenset[int] = frozenset()) -> Cost:
+        """What the loss's own part of a backward to the feature costs; `whole`: of a backward to all that it reads;
+        `others`: numbers of forwards that the feature is not of."""
+        if self._graph is None or self.noted.feature is None or not (self._graph.marks_features or others):
             return whole
-        return self._graph.to_feature(loss, self.noted.feature)
+        return self._graph.to_feature(loss, self.noted.feature, others)
 
     def _by_autograd(self, loss: Tensor, price: Callable[[], int], scale: float) -> GradientSize:
         feature, operations = self.noted.feature, 0

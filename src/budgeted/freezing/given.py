@@ -34,6 +34,8 @@ class Given:
     scaler: torch.amp.GradScaler | None
     more: bool
     look: bool
+    others: frozenset[int] = frozenset()
+    """numbers of the forwards beside the last, which is the one that is looked at"""
     looked: list[Cost] = field(default_factory=list)
 
     @property

@@ -79,6 +79,7 @@ class _Noted(threading.local):
         self.number = 0
         self.ended = False
         self.listening = True
+        self.beside = False
 
 
 class LayerFreezing(Keeps):
@@ -163,7 +164,7 @@ class LayerFreezing(Keeps):
         self._held = HeldStatistics(model) if self._batch_norm == "hold" else None
         self._noted = _Noted()
         self._features = FeatureGradient(model, self.chain.head, self._graph, self.chain.feature_of)
-        listening = lambda: self._noted.listening  # noqa: E731
+        listening = lambda: self._noted.listening and not self._noted.beside  # noqa: E731
         self._looking = Looking(model, self.chain, listening) if self.policy.watches else None
         self._handles = [model.register_forward_pre_hook(only_for(model, self.note_forward), with_kwargs=True)]
         if self._graph is not None:
@@ -202,7 +203,8 @@ class LayerFreezing(Keeps):
         if scaler is not None and self._optimizer is None and not more:
             raise BudgetedError("a scaler unscales an optimizer's gradients: give LayerFreezing the optimizer")
         value = check_loss(loss, self.step, self._noted.forwards, self._ranks)
-        given = Given(loss, logits, targets, *self._read_by(loss), scaler, more, look)
+        others = frozenset(list(self._noted.forwards)[:-1])
+        given = Given(loss, logits, targets, *self._read_by(loss), scaler, more, look, others)
         step = self._backward(given, value, decided)
         self._noted.forwards.clear()
         self._features.clear()
@@ -233,10 +235,21 @@ class LayerFreezing(Keeps):
         finally:
             noted.listening = features.listening = before
 
+    @contextlib.contextmanager
+    def beside(self) -> Iterator[None]:
+        """Forwards inside belong to the step under way and are paid with it, as the loss reads them, but its batch is
+        that of the forward before: what a policy looks at is of that one."""
+        noted, features = self._noted, self._features.noted
+        before, heard, noted.beside, features.listening = noted.beside, features.listening, True, False
+        try:
+            yield
+        finally:
+            noted.beside, features.listening = before, heard
+
     @property
     def listening(self) -> bool:
-        """Whether a forward of this thread now is one that a backward of ours belongs to."""
-        return self._noted.listening
+        """Whether a forward of this thread now is the one that a backward of ours belongs to."""
+        return self._noted.listening and not self._noted.beside
 
     def mark_feature(self, block: int, feature: Tensor) -> None:
         """What a block puts out may be read by the coming loss: its price ends there."""
@@ -269,17 +282,22 @@ class LayerFreezing(Keeps):
         return cost + self.policy.most(self.model, self.chain, step)
 
     def foretell(
-        self, loss: Tensor, outputs: Any, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None
+        self, loss: Tensor, ran: Sequence[tuple[Any, Sequence[Any], Mapping[str, Any]]]
     ) -> dict[Purpose, Cost]:
-        """What a step would cost with nothing frozen, for a loss of outputs that nobody computed; nothing is run."""
-        forward, of_loss = self.prices.forward(inputs, keywords), (NOTHING, NOTHING)
+        """What a step would cost with nothing frozen, for a loss of outputs that nobody computed; nothing is run.
+
+        ran: outputs, inputs and keywords of its forwards.
+        """
+        forwards = [self.prices.forward(inputs, keywords) for _, inputs, keywords in ran]
+        of_loss: tuple[Cost, Cost] = (NOTHING, NOTHING)
         beside: tuple[nn.Parameter, ...] = ()
         if self._graph is not None:
-            self._graph.mark_outputs(0, output_tensors(outputs))
+            for number, (outputs, _, _) in enumerate(ran):
+                self._graph.mark_outputs(number, output_tensors(outputs))
             found = self._graph.price(loss)
-            forward = self.prices.reading(forward, frozenset(index for _, index in found.outputs))
+            forwards = self._reading(dict(enumerate(forwards)), found.outputs)
             of_loss, beside = (found.forward, found.backward), found.parameters
-        split = self._splits.of([forward], frozenset())
+        split = self._splits.of(forwards, frozenset())
         return {
             "forward": split.costs["forward"] + of_loss[0],
             "backward": split.costs["backward"] + of_loss[1],
@@ -393,10 +411,12 @@ class LayerFreezing(Keeps):
         if self._graph is None:
             return list(self._noted.forwards.values()), (NOTHING, NOTHING), ()
         found = self._graph.price(loss)
-        noted = self._noted.forwards
-        read = {n: frozenset(index for number, index in found.outputs if number == n) for n in noted}
-        forwards = [self.prices.reading(forward, read[number]) for number, forward in noted.items()]
-        return forwards, (found.forward, found.backward), found.parameters
+        return self._reading(self._noted.forwards, found.outputs), (found.forward, found.backward), found.parameters
+
+    def _reading(self, forwards: Mapping[int, Forward], outputs: Collection[tuple[int, int]]) -> list[Forward]:
+        """Forwards, by their numbers, under a loss that reads these outputs of them."""
+        read = {n: frozenset(index for number, index in outputs if number == n) for n in forwards}
+        return [self.prices.reading(forward, read[number]) for number, forward in forwards.items()]
 
     def _backward(
         self, given: Given, value: float, decided: Callable[[Sequence[nn.Parameter]], None] | None
@@ -523,7 +543,8 @@ class LayerFreezing(Keeps):
             if self._graph is not None:
                 refuse_trained_inputs(args, kwargs)
             noted.number += 1
-            noted.forwards[noted.number] = self.prices.forward(args, kwargs)
+            found = {noted.number: self.prices.forward(args, kwargs)}
+            noted.forwards = {**found, **noted.forwards} if noted.beside else {**noted.forwards, **found}
 
     def _notice_other_layers(self, inputs: Sequence[Any], keywords: Mapping[str, Any] | None = None) -> None:
         """Price layers that were added or replaced since, or refuse them where the blocks are others now."""

@@ -91,19 +91,21 @@ class LossGraph:
     def marks_features(self) -> bool:
         return bool(self._blocks)
 
-    def to_feature(self, loss: Tensor, feature: Tensor) -> Cost:
-        """A backward of the loss to one feature: none is run to the others that are marked."""
+    def to_feature(self, loss: Tensor, feature: Tensor, others: frozenset[int] = frozenset()) -> Cost:
+        """A backward of the loss to one feature: none is run to the others that are marked, nor to other forwards."""
         own = None if feature.grad_fn is None else _notes(feature.grad_fn).get(self._feature, {}).get(feature.output_nr)
-        return self.price(loss, frozenset(block for block in self._blocks if block != own)).backward
+        return self.price(loss, frozenset(block for block in self._blocks if block != own), others).backward
 
-    def price(self, loss: Tensor, unreached: frozenset[int] = frozenset()) -> LossPrice:
+    def price(
+        self, loss: Tensor, unreached: frozenset[int] = frozenset(), others: frozenset[int] = frozenset()
+    ) -> LossPrice:
         """Walk from the loss to the model's outputs and to marked features, and price what lies between. No gradient is
-        run to the features of blocks that are `unreached`."""
+        run to the features of blocks that are `unreached`, nor to the outputs of the forwards with numbers `others`."""
         steps: list[tuple[Node, Op]] = []
         found: set[tuple[int, int]] = set()
         leaves: dict[int, nn.Parameter] = {}
         arrivals: dict[tuple[int, int], tuple[int, int]] = {}  # gradients that meet at a value, and its elements
-        needed = _Needed(self._output, self._feature, unreached)
+        needed = _Needed(self._output, self._feature, unreached, others)
         seen: set[Node] = set()
         pending = [] if loss.grad_fn is None else [(loss.grad_fn, loss.output_nr)]
         while pending:
@@ -196,19 +198,21 @@ class LossGraph:
 class _Needed:
     """Whether a gradient is run to a value: something that is trained lies behind it."""
 
-    def __init__(self, output: str, feature: str, unreached: frozenset[int]) -> None:
-        self._output, self._feature, self._unreached = output, feature, unreached
+    def __init__(self, output: str, feature: str, unreached: frozenset[int], others: frozenset[int]) -> None:
+        self._output, self._feature, self._unreached, self._others = output, feature, unreached, others
         self._known: dict[tuple[Node, int], bool] = {}
 
     def __call__(self, node: Node, number: int) -> bool:
-        if not self._unreached:
+        if not self._unreached and not self._others:
             return True
         if (node, number) not in self._known:
             notes = _notes(node)
             block = notes.get(self._feature, {}).get(number)
             if block is not None:
                 answer = block not in self._unreached
-            elif number in notes.get(self._output, {}) or node.name() == _LEAF:
+            elif number in notes.get(self._output, {}):
+                answer = notes[self._output][number][0] not in self._others
+            elif node.name() == _LEAF:
                 answer = True
             else:
                 answer = any(self(below, nr) for below, nr in _below(node))

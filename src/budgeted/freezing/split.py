@@ -41,16 +41,18 @@ class Splits:
         self._known.clear()
 
     def of(self, forwards: Sequence[Forward], frozen: frozenset[int]) -> Split:
-        """The split of a step with these forwards; one optimizer step for all of them."""
+        """The split of a step with these forwards: one optimizer step for all of them, on the sum of the gradients."""
         splits = [self._of(forward, frozen) for forward in forwards]
         if len(splits) == 1:
             return splits[0]
+        reading = sum(forward.read is None or bool(forward.read) for forward in forwards)
+        summed = max(0, reading - 1) * sum(parameter.numel() for parameter in splits[-1].trained)
         costs: dict[Purpose, Cost] = {
             "forward": total(split.costs["forward"] for split in splits),
-            "backward": total(split.costs["backward"] for split in splits),
-            "optimizer": splits[0].costs["optimizer"],
+            "backward": total(split.costs["backward"] for split in splits) + Cost(0, summed),
+            "optimizer": splits[-1].costs["optimizer"],
         }
-        return replace(splits[0], costs=costs)
+        return replace(splits[-1], costs=costs)
 
     def optimizer_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
         return self._optimizer.step(trained) if self._optimizer is not None and trained else NOTHING

@@ -33,7 +33,8 @@ def step_view(
 
     def feature_gradient() -> float:
         def cost() -> int:
-            return (prices.to_feature(forward) + features.price_of_loss(given.loss, given.loss_costs[1])).real
+            of_loss = features.price_of_loss(given.loss, given.loss_costs[1], given.others)
+            return (prices.to_feature(forward) + of_loss).real
 
         size = features.size(given.loss, given.logits, given.targets, cost, given.scale)
         given.looked.append(Cost(0, size.operations))
@@ -56,8 +57,8 @@ def step_view(
     return StepView(
         step=step,
         blocks=len(chain),
-        full_cost=lambda: (prices.of(forward).total + of_loss).under(rule),
-        saved=lambda: prices.saved(forward, rule),
+        full_cost=lambda: (total(prices.of(each).total for each in given.forwards) + of_loss).under(rule),
+        saved=lambda: tuple(map(sum, zip(*(prices.saved(each, rule) for each in given.forwards), strict=True))),
         feature_gradient=feature_gradient,
         squared_gradients=squared_gradients,
         most=prices.most(forward),

@@ -93,6 +93,8 @@ class Learner(Lends):
         self.parts = parts(self)
         self.network = self.parts.network(model, torch.device(device))
         self.refuse_undeclared(getattr(self.network.head, "out_features", 0))
+        if self.method.whole_head:
+            self.problem.grow(self.network, self.problem.classes or 0, self.generators["head"])
         self.retrieval = self.parts.retrieval()
         self.selection = self.parts.selection()
         self.memory = self.parts.memory()
@@ -197,7 +199,7 @@ class Learner(Lends):
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
             inputs = self.problem.inputs(samples, self.generators["augmentation"])
-            step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns)
+            step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns, samples)
 
             outputs = self.network.forward(inputs)
             with self.network.autocast():

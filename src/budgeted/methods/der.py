@@ -53,12 +53,16 @@ class DarkExperienceReplay(Method):
         replayed, labels = logits[step.new :], step.labels[step.new :]
         terms = []
         if step.new:
-            terms.append(F.cross_entropy(logits[: step.new], step.labels[: step.new]))
+            terms.append(self.of_labels(logits[: step.new], step.labels[: step.new]))
         if len(replayed):
-            terms.append(self.beta * F.cross_entropy(replayed[::2], labels[::2]))
+            terms.append(self.beta * self.of_labels(replayed[::2], labels[::2]))
         if len(replayed) > 1:
             terms.append(self.alpha * self._distillation(step, replayed[1::2]))
         return torch.stack(terms).sum()
+
+    def of_labels(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """The term of the labels, over samples of the stream or of the memory."""
+        return F.cross_entropy(logits, labels)
 
     def after_step(self, step: Step, logits: Tensor) -> None:
         self._newest = logits[: step.new].float()

@@ -65,6 +65,8 @@ class Step:
     """rows of the keys, which are rows of the head where classes are learned"""
     columns: Mapping[str, Tensor]
     """what the slots of the replayed ones hold"""
+    samples: Any = None
+    """the batch as it arrived or was stored, before it was varied"""
 
 
 @dataclass
@@ -86,6 +88,8 @@ class Method(Keeps):
     """what settings must be, in words that `LIMITS` knows, such as "at least 1"; those of the bases hold too"""
     needs_classes: ClassVar[bool] = False
     """whether it keeps something for every class, so that there must be no more of them than were declared"""
+    whole_head: ClassVar[bool] = False
+    """whether the head has a row for every declared class from the start (X-DER), instead of growing with them"""
     needs_stream: ClassVar[bool] = False
     """whether a batch must have samples of the stream"""
     name: ClassVar[str] = ""

@@ -30,6 +30,7 @@ class DryNetwork(Network):
         super().__init__(*given, **more)
         self.rows = 0  # of the head, as far as it would have grown
         self._results: dict[tuple[object, ...], Any] = {}
+        self._ran: list[tuple[Any, Inputs]] = []  # outputs and inputs of the step's forwards
         self._read: dict[int, tuple[SampledStep, int]] = {}
         self._practice_prices: dict[int, Cost] = {}
         self._named: dict[str, list[str]] = {}  # by reader
@@ -39,11 +40,17 @@ class DryNetwork(Network):
         self.model.train()
         self.clear()
         self._inputs = inputs
-        self._outputs = pytree.tree_map(_with_gradient, self._zeros(inputs))
-        return self._outputs
+        self._ran.clear()
+        return self.forward_also(inputs)
+
+    def forward_also(self, inputs: Inputs, *, moves: bool = False) -> Any:
+        outputs = pytree.tree_map(_with_gradient, self._zeros(inputs))
+        self._ran.append((outputs, inputs))
+        return outputs
 
     def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:
-        costs = self.freezing.foretell(loss, self._outputs, **_given(self._inputs))
+        given = [(outputs, _given(inputs)) for outputs, inputs in self._ran]
+        costs = self.freezing.foretell(loss, [(o, each["inputs"], each.get("keywords", {})) for o, each in given])
         for parameter in self.trained():
             parameter.grad = parameter.detach()
         return FrozenStep(frozenset(), costs, 0.0, float(loss.detach()))
@@ -131,7 +138,7 @@ class DryNetwork(Network):
         return self._practice_prices[batch]
 
     def grow_head(self, rows: int, generator: np.random.Generator) -> None:
-        self.rows = rows
+        self.rows = max(rows, self.rows)
 
     def _zeros(self, inputs: Inputs) -> Any:
         """Outputs of the right shape."""

@@ -1,6 +1,6 @@
 """A network at work: a model with its optimizer and its freezing. What is run on it is charged because it ran.
 
-    outputs = network.forward(inputs)          one training step
+    outputs = network.forward(inputs)          one training step; forward_also(inputs) for more in the same step
     done = network.backward(loss)
     network.update()
 
@@ -116,6 +116,14 @@ class Network(Keeps):
         self.clear()
         with self.autocast():
             return called(self.model, inputs)
+
+    def forward_also(self, inputs: Inputs, *, moves: bool = False) -> Any:
+        """Outputs of further inputs in the same step, such as other views of its batch: paid with the step, as far as
+        its loss reads them. Policies, samplers and losses that look inside see the step's own batch alone; `moves`:
+        running statistics learn from these, too."""
+        sampled = contextlib.nullcontext() if self._sampled is None else self._sampled.paused()
+        with self.freezing.beside(), sampled, self.autocast():
+            return called(self.model, inputs, None if moves else self._copied_buffers())
 
     def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:
         """Decide what rests and run the backward without it; `logits` and `rows` where the loss is a plain

@@ -172,8 +172,10 @@ class RunConfig:
             name: getattr(self, name)
             for name in ("method", "model", "freezing", "retrieval", "codec", "problem", "dataset")
         }
+        family, places["method"] = METHODS.apart(self.method)
         files = {name: source_of(text) for name, text in places.items() if text}
         absolute = {name: f"{path.resolve()}:{places[name].rpartition(':')[2]}" for name, path in files.items() if path}
+        absolute |= {name: family + text for name, text in absolute.items() if name == "method"}
         digests = {str(path.resolve()): file_digest(path) for path in files.values() if path}
         return replace(self, **absolute, sources=digests) if digests else self  # type: ignore[arg-type]
 

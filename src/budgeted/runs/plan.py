@@ -127,7 +127,8 @@ class Planner:
         return (CODECS[codec] if isinstance(codec, str) else codec).varying
 
     def rehearsed(self, slots: int | None, nbytes: int | None = None) -> Rehearsed:
-        rows, budget = self.course.mean_rows(self.method.trains), Budget(bytes=nbytes) if self.varying else None
+        rows = self.info.classes if self.method.whole_head else self.course.mean_rows(self.method.trains)
+        budget = Budget(bytes=nbytes) if self.varying else None
         found = rehearse(
             lambda **more: self.learner(rows=rows, slots=slots, budget=budget, device="cpu", **more), self.course
         )

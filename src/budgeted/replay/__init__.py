@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.codec import CODE, CODECS, Codec, Raw
+from budgeted.replay.codecs import Jpeg, PictureCodec
 from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, label_column, slots_for
 from budgeted.replay.importance import LeastImportant
 from budgeted.replay.memory import Batch, Memory, Watcher
@@ -40,10 +41,12 @@ __all__ = [
     "Facts",
     "GreedyBalanced",
     "GreedyQuota",
+    "Jpeg",
     "LeastImportant",
     "MIRSettings",
     "MaximallyInterfered",
     "Memory",
+    "PictureCodec",
     "Raw",
     "Reservoir",
     "Retrieval",

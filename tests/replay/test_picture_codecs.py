@@ -11,9 +11,11 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
 from torch import Tensor
+from torch.nn import functional
 
 from budgeted.errors import BudgetedError
 from budgeted.replay import CODE, CODECS, Codec, Column, GreedyBalanced, Memory, label_column, store
+from budgeted.replay.codecs.colour import from_ycc, to_ycc
 
 
 @cache
@@ -60,7 +62,7 @@ def test_a_scan_alone_decodes_to_what_the_whole_file_holds(
     assert codec.decode(stored).shape == pictures.shape
 
 
-@pytest.mark.parametrize("name", ["jpeg"])
+@pytest.mark.parametrize("name", ["jpeg", "webp"])
 def test_a_damaged_slot_is_refused_in_one_line(name: str) -> None:
     pictures = patches()[:4]
     codec = made(name, pictures)
@@ -76,7 +78,7 @@ def test_a_damaged_slot_is_refused_in_one_line(name: str) -> None:
             codec.decode({CODE: [code, cut]})
 
 
-@pytest.mark.parametrize("name", ["jpeg"])
+@pytest.mark.parametrize("name", ["jpeg", "webp"])
 def test_bytes_of_the_memory_are_those_that_are_stored(name: str) -> None:
     pictures = patches()
     columns = (Column("sample", (3, 32, 32), torch.uint8), label_column(3), Column("logits", (3,)))
@@ -104,7 +106,7 @@ def test_bytes_of_the_memory_are_those_that_are_stored(name: str) -> None:
         ([Column("sample", (1, 0, 8), torch.uint8)], "0 x 8"),
     ],
 )
-@pytest.mark.parametrize("name", ["jpeg"])
+@pytest.mark.parametrize("name", ["half", "jpeg", "webp", "ycc420"])
 def test_what_is_no_picture_is_refused_in_one_line(name: str, columns: list[Column], message: str) -> None:
     with pytest.raises(BudgetedError, match=message) as refused:
         CODECS[name].made({}).columns(columns)
@@ -113,7 +115,14 @@ def test_what_is_no_picture_is_refused_in_one_line(name: str, columns: list[Colu
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("jpeg", {"quality": 0}), ("jpeg", {"quality": 101}), ("jpeg", {"subsampling": "4:1:1"})],
+    [
+        ("jpeg", {"quality": 0}),
+        ("jpeg", {"quality": 101}),
+        ("jpeg", {"subsampling": "4:1:1"}),
+        ("webp", {"quality": -1}),
+        ("webp", {"effort": 7}),
+        ("ycc420", {"bits": 9}),
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(name: str, settings: dict[str, object]) -> None:
     with pytest.raises(BudgetedError, match=f"codec {name}: {next(iter(settings))} must be"):
@@ -126,3 +135,79 @@ def test_another_library_than_that_of_the_memory_writes_nothing_into_it() -> Non
     codec.header[100] += 1  # type: ignore[attr-defined]
     with pytest.raises(BudgetedError, match="go on with the Pillow"):
         codec.encode(patches()[0])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("settings", [{}, {"quality": 20, "effort": 0}, {"lossless": True}])
+def test_webp_without_its_fixed_bytes_decodes_to_what_the_whole_file_holds(
+    shape: tuple[int, int, int], settings: dict[str, object]
+) -> None:
+    pictures = patches(*shape)[:6]
+    codec = made("webp", pictures, **settings)
+    options = {"quality": 75, "method": settings.get("effort", 4), "lossless": False}
+    options |= {name: value for name, value in settings.items() if name != "effort"}
+    for picture in pictures:
+        file, expected = through_pil(picture, "WEBP", **options)
+        code = codec.encode(picture)[CODE]
+        frame = len(code) - 1 + (5 if settings.get("lossless") else 7)
+        assert len(file) == 20 + frame + frame % 2  # an odd frame is followed by a zero
+        assert torch.equal(codec.decode({CODE: [code]})[0], expected)
+        if settings.get("lossless"):
+            assert torch.equal(expected, picture)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_half_is_the_mean_of_two_by_two_and_the_triangle_back(shape: tuple[int, int, int]) -> None:
+    pictures = patches(*shape)[:6]
+    codec = made("half", pictures)
+    channels, height, width = shape
+    held = codec.encode_batch(pictures)["half"]
+    assert held.shape[1:] == (channels, -(-height // 2), -(-width // 2))
+    padded = functional.pad(pictures.double(), (0, width % 2, 0, height % 2), mode="replicate")
+    assert (functional.avg_pool2d(padded, 2) - held).abs().max() <= 0.5
+    size = 2 * held.shape[2], 2 * held.shape[3]
+    smooth = functional.interpolate(held.double(), size=size, mode="bilinear")  # half pixels: 3/4 and 1/4
+    assert (smooth[:, :, :height, :width] - codec.decode({"half": held})).abs().max() <= 0.5
+    assert torch.equal(codec.encode(pictures[3])["half"], held[3])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("bits", [1, 5, 8])
+def test_ycc420_is_pillows_colours_in_so_many_bits(shape: tuple[int, int, int], bits: int) -> None:
+    pictures = patches(*shape)[:6]
+    codec = made("ycc420", pictures, bits=bits)
+    channels, height, width = shape
+    values = height * width + (channels - 1) * -(-height // 2) * -(-width // 2)
+    stored = codec.encode_batch(pictures)
+    assert stored["packed"].shape == (6, -(-values * bits // 8))
+    assert torch.equal(codec.encode(pictures[2])["packed"], stored["packed"][2])
+    decoded = codec.decode(stored)
+    assert decoded.shape == pictures.shape
+    assert torch.equal(decoded[4:5], codec.decode({"packed": stored["packed"][4:5]}))
+    if channels == 1:
+        levels = torch.round(pictures.double() * (2**bits - 1) / 255)
+        assert (torch.round(levels * 255 / (2**bits - 1)) - decoded).abs().max() <= 0
+        return
+    for before, after in zip(pictures, decoded, strict=True):
+        light = [np.array(Image.fromarray(each.permute(1, 2, 0).numpy()).convert("YCbCr")) for each in (before, after)]
+        off = np.abs(light[0][..., 0].astype(int) - light[1][..., 0])
+        assert np.median(off) <= 128 / (2**bits - 1) + 1  # light is in its place; colour out of range moves a few
+
+
+def test_colours_are_those_of_pillow() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (1, 3, 64, 64), dtype=np.uint8)
+    expected = np.array(Image.fromarray(pixels[0].transpose(1, 2, 0)).convert("YCbCr")).transpose(2, 0, 1)
+    found = to_ycc(pixels)[0]
+    assert np.abs(found - expected).max() <= 1  # Pillow cuts, this rounds
+    assert np.abs(from_ycc(*found).astype(int) - pixels[0]).max() <= 2
+
+
+@pytest.mark.parametrize("name", ["half", "jpeg", "webp", "ycc420"])
+def test_decoding_does_not_depend_on_the_rest_of_the_batch(name: str) -> None:
+    pictures = patches()[:5]
+    codec = made(name, pictures)
+    together = codec.decode(codec.encode_batch(pictures))
+    for place in range(5):
+        assert torch.equal(codec.decode(codec.encode_batch(pictures[place : place + 1]))[0], together[place])
+    assert codec.operations(3, 0) == 3 * codec.operations(1) > 0
+    assert codec.operations(0, 2) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.codec import CODE, CODECS, Codec, Raw
-from budgeted.replay.codecs import Jpeg, PictureCodec
+from budgeted.replay.codecs import Half, Jpeg, PictureCodec, WebP, Ycc420
 from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, label_column, slots_for
 from budgeted.replay.importance import LeastImportant
 from budgeted.replay.memory import Batch, Memory, Watcher
@@ -41,6 +41,7 @@ __all__ = [
     "Facts",
     "GreedyBalanced",
     "GreedyQuota",
+    "Half",
     "Jpeg",
     "LeastImportant",
     "MIRSettings",
@@ -58,6 +59,8 @@ __all__ = [
     "Uniform",
     "Unlimited",
     "Watcher",
+    "WebP",
+    "Ycc420",
     "bytes_per_slot",
     "label_column",
     "shrink_to",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from budgeted.replay.codecs.half import Half
 from budgeted.replay.codecs.jpeg import Jpeg
 from budgeted.replay.codecs.picture import PictureCodec
+from budgeted.replay.codecs.webp import WebP
+from budgeted.replay.codecs.ycc import Ycc420
 
-__all__ = ["Jpeg", "PictureCodec"]
+__all__ = ["Half", "Jpeg", "PictureCodec", "WebP", "Ycc420"]

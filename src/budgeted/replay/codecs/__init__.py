@@ -5,7 +5,8 @@ from __future__ import annotations
 from budgeted.replay.codecs.half import Half
 from budgeted.replay.codecs.jpeg import Jpeg
 from budgeted.replay.codecs.picture import PictureCodec
+from budgeted.replay.codecs.progressive import Progressive
 from budgeted.replay.codecs.webp import WebP
 from budgeted.replay.codecs.ycc import Ycc420
 
-__all__ = ["Half", "Jpeg", "PictureCodec", "WebP", "Ycc420"]
+__all__ = ["Half", "Jpeg", "PictureCodec", "Progressive", "WebP", "Ycc420"]

@@ -1,8 +1,8 @@
 """Light and colour of pictures, and their resolution, in whole numbers: the same bits on every machine.
 
 The transform is that of JFIF (ITU-R BT.601, full range) in 16 bits behind the point. Halving takes the mean of two by
-two pixels, the border repeated where a side is odd; doubling is the triangle filter of JPEG decoders: three parts of the
-nearest pixel, one of the next, in either direction.
+two pixels, the border repeated where a side is odd; doubling is the triangle filter of JPEG decoders: three parts of
+the nearest pixel, one of the next, in either direction.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from budgeted.replay.codecs.picture import Pixels
 
 Numbers = npt.NDArray[np.int32]
 
-TRANSFORM = 12
-"""operations for a pixel, either way: nine products, added and rounded, count as those that are not by a constant 0 or 1"""
+TRANSFORM = 21
+"""operations for a pixel, either way: nine products, nine additions, three shifts"""
 RESOLUTION = 10
 """operations for a value of the larger size, either way: of doubling, which is the dearer"""
 _TO = np.array([[19595, 38470, 7471], [-11059, -21709, 32768], [32768, -27439, -5329]], np.int32)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from budgeted.errors import BudgetedError
 from budgeted.replay.codec import CODE, CODECS, Stored
+from budgeted.replay.codecs.colour import RESOLUTION, TRANSFORM
 from budgeted.replay.codecs.picture import PictureCodec, Pixels, as_batch, as_rows, opened, refuse_outside, sealed
 from budgeted.replay.column import Column
 
@@ -26,9 +27,8 @@ _START_OF_SCAN = b"\xff\xda"
 _SHARES = {"4:4:4": (1, 1), "4:2:2": (1, 2), "4:2:0": (2, 2)}
 
 OPERATIONS_PER_COEFFICIENT = 24
-"""the price, either way: 11 for a separable DCT of 16 x 44 in a block, 1 for the quantiser, 12 for the Huffman code"""
-OPERATIONS_PER_PIXEL = 12
-"""of colour and its resolution, where there is colour"""
+"""the price, either way: 11 for a separable DCT of 16 x 44 in a block, 1 for the quantiser, 12 for the Huffman code;
+colour and its resolution as `colour` has them"""
 
 
 @CODECS.register("jpeg")
@@ -79,7 +79,7 @@ class Jpeg(PictureCodec):
         rows, columns = _SHARES[self.subsampling] if channels == 3 else (1, 1)
         units = -(-height // (8 * rows)) * -(-width // (8 * columns))
         blocks = units * (rows * columns + channels - 1)
-        colour = OPERATIONS_PER_PIXEL * height * width if channels == 3 else 0
+        colour = height * width * (TRANSFORM + 2 * RESOLUTION) if channels == 3 else 0
         return (decoded + encoded) * (64 * blocks * OPERATIONS_PER_COEFFICIENT + colour)
 
     def _header(self) -> bytes:

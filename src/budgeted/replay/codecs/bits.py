@@ -1,7 +1,7 @@
 """Bits of several codes, read and written side by side.
 
-Every code is a row of bits with a place of its own. One call reads or writes the next so many bits of each, as one array
-in which the codes follow one another, so that a batch of codes of differing lengths takes no loop over them.
+Every code is a row of bits with a place of its own. One call reads or writes the next so many bits of each, as one
+array in which the codes follow one another, so that a batch of codes of differing lengths takes no loop over them.
 """
 
 from __future__ import annotations
@@ -39,6 +39,13 @@ class BitReader:
         weights = np.left_shift(bits.astype(np.int64), ends[owner] - 1 - np.arange(len(bits)))
         return np.bincount(owner, weights, minlength=len(widths)).astype(np.int64)  # exact below 2^53
 
+    def matrix(self, count: int, width: int) -> Integers:
+        """The next `count` numbers of every row, all of one width: [rows, count]."""
+        places = self._places[:, None] + np.arange(count * width)
+        bits = self._bits.take(places, mode="clip").reshape(-1, count, width)
+        self._places = self._places + count * width
+        return bits.astype(np.int64) @ (1 << np.arange(width - 1, -1, -1))
+
     def lengths(self) -> Integers:
         """Bytes that were read of every row."""
         return -(-(self._places - self._starts) // 8)
@@ -53,7 +60,7 @@ class BitWriter:
 
     def put(self, counts: Integers, bits: npt.NDArray[np.bool_] | Bits) -> None:
         """`counts[row]` bits more for every row; those of the first row come first."""
-        self._pieces.append((counts, bits.astype(np.uint8)))
+        self._pieces.append((counts, bits.view(np.uint8)))
 
     def put_numbers(self, counts: Integers, values: Integers, widths: Integers) -> None:
         """`counts[row]` numbers more for every row, each of its own width in bits."""
@@ -61,6 +68,11 @@ class BitWriter:
         owner = np.repeat(np.arange(len(widths)), widths)
         bits = np.right_shift(values[owner], ends[owner] - 1 - np.arange(len(owner))) & 1
         self.put(_per_row(counts, widths), bits.astype(np.uint8))
+
+    def put_matrix(self, values: Integers, width: int) -> None:
+        """[rows, count] numbers more, all of one width."""
+        bits = (values[:, :, None] >> np.arange(width - 1, -1, -1)) & 1
+        self.put(np.full(len(values), values.shape[1] * width), bits.astype(np.uint8).ravel())
 
     def codes(self) -> list[bytes]:
         """Every row, filled up with zeros to whole bytes."""

@@ -53,7 +53,6 @@ def backward(coefficients: npt.NDArray[np.float64], height: int, width: int) -> 
     point."""
     down, right = -(-height // SIDE), -(-width // SIDE)
     pixels = coefficients.reshape(-1, SIDE**2) @ basis()
-    whole = np.floor_divide(pixels + 2.0 ** (POINT + 1), 2.0 ** (POINT + 2)).astype(np.int32) + 128
+    whole = np.floor(pixels * 2.0 ** -(POINT + 2) + 128.5).clip(0, 255).astype(np.int32)  # rounded, still exact
     apart = whole.reshape(-1, down, right, SIDE, SIDE).transpose(0, 1, 3, 2, 4)
-    joined: Numbers = apart.reshape(-1, down * SIDE, right * SIDE)[:, :height, :width]
-    return joined.clip(0, 255)
+    return apart.reshape(-1, down * SIDE, right * SIDE)[:, :height, :width]

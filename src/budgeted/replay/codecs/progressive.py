@@ -10,14 +10,13 @@ When the memory has no room for a newcomer, slots go to the next level one after
 sample leaves before all are at the coarsest level; from then on samples leave as with any other codec.
 
 A code is: its level; of each block the place of its last coefficient; the mean of each block, above the lowest of its
-plane; which coefficients before the last are not zero; their signs; and their magnitudes in Elias' gamma code, first how
-many bits each has, then the bits. No codes are longer than they need be and nothing is entropy-coded beyond that, so a
-batch is decoded by a few dozen array operations.
+plane; which coefficients before the last are not zero; their signs; and their magnitudes in Elias' gamma code, first
+how many bits each has, then the bits. All of a kind stand together, so that a batch is decoded by a few dozen array
+operations.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +40,7 @@ OPERATIONS_PER_COEFFICIENT = 20
 _AT_ONCE = 32  # slots that are shortened together
 _LEVEL, _LAST, _LOWEST, _WIDTH = 8, 6, 12, 4  # bits
 _ZERO = 1 << (_LOWEST - 1)
+_OTHERS = SIDE**2 - 1  # coefficients of a block beside its mean
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Progressive(PictureCodec):
         steps = np.left_shift(1, self._shifts(planes.levels))
         found = 4 * planes.values * steps + 2 * np.sign(planes.values) * steps
         found[:, :, 0] = (4 * planes.values[:, :, 0] + 2) * steps[:, :, 0]
-        return found.astype(np.float64)
+        return np.asarray(found, np.float64)
 
     def _unpacked(self, codes: Sequence[Tensor]) -> Planes:
         return unpacked([opened(code) for code in codes], self._planes())
@@ -169,77 +169,71 @@ class Progressive(PictureCodec):
 
 def packed(planes: Planes, blocks: Sequence[int]) -> list[bytes]:
     """The codes of quantised pictures whose planes have so many blocks."""
-    count, values = len(planes.values), planes.values
-    each = np.full(count, sum(blocks), np.int64)
-    writer = BitWriter(count)
-    _constant(writer, planes.levels[:, None], _LEVEL)
-    means, others = values[:, :, 0], values[:, :, 1:]
+    count, whole = len(planes.values), sum(blocks)
+    means, others = planes.values[:, :, 0], planes.values[:, :, 1:]
     there = others != 0
-    last = np.where(there.any(2), SIDE**2 - 1 - there[:, :, ::-1].argmax(2), 0)
-    _constant(writer, last, _LAST)
+    last = np.where(there.any(2), _OTHERS - there[:, :, ::-1].argmax(2), 0)
     starts = np.cumsum([0, *blocks[:-1]])
     lowest = np.minimum.reduceat(means, starts, axis=1)
     widths = _bit_length(np.maximum.reduceat(means, starts, axis=1) - lowest)
-    _constant(writer, lowest + _ZERO, _LOWEST)
-    _constant(writer, widths, _WIDTH)
     above = means - np.repeat(lowest, blocks, axis=1)
-    writer.put_numbers(each, above.ravel(), np.repeat(widths, blocks, axis=1).ravel())
+    writer = BitWriter(count)
+    writer.put_matrix(planes.levels[:, None], _LEVEL)
+    writer.put_matrix(last, _LAST)
+    writer.put_matrix(lowest + _ZERO, _LOWEST)
+    writer.put_matrix(widths, _WIDTH)
+    writer.put_numbers(np.full(count, whole), above.ravel(), np.repeat(widths, blocks, axis=1).ravel())
     asked = np.arange(1, SIDE**2) < last[:, :, None]
     writer.put(asked.sum((1, 2)), there[asked])
-    owner = np.nonzero(there)[0]
+    places = np.flatnonzero(there)
+    owner = places // (whole * _OTHERS)
     found = others[there]
-    writer.put(np.bincount(owner, minlength=count), found < 0)
+    each = np.bincount(owner, minlength=count)
+    writer.put(each, found < 0)
     magnitudes = np.abs(found)
     extra = _bit_length(magnitudes) - 1
-    for more in range(64):
-        active = extra >= more
-        if not active.any():
-            break
-        writer.put(np.bincount(owner[active], minlength=count), extra[active] > more)
-    writer.put_numbers(np.bincount(owner, minlength=count), magnitudes, extra)
+    active, bits = owner, extra
+    while len(active):
+        longer = bits > 0
+        writer.put(np.bincount(active, minlength=count), longer)
+        active, bits = active[longer], bits[longer] - 1
+    writer.put_numbers(each, magnitudes, extra)
     return writer.codes()
 
 
 def unpacked(codes: Sequence[bytes], blocks: Sequence[int]) -> Planes:
     """What was packed."""
-    count, reader = len(codes), BitReader(codes)
-    each = np.full(count, sum(blocks), np.int64)
-    levels = _constants(reader, count, 1, _LEVEL)[:, 0]
-    last = _constants(reader, count, sum(blocks), _LAST)
-    lowest = _constants(reader, count, len(blocks), _LOWEST) - _ZERO
-    widths = _constants(reader, count, len(blocks), _WIDTH)
-    values = np.zeros((count, sum(blocks), SIDE**2), np.int64)
-    above = reader.numbers(each, np.repeat(widths, blocks, axis=1).ravel()).reshape(count, -1)
-    values[:, :, 0] = above + np.repeat(lowest, blocks, axis=1)
-    places = np.arange(1, SIDE**2)
-    there = places == last[:, :, None]
-    asked = places < last[:, :, None]
-    there[asked] = reader.take(asked.sum((1, 2))).astype(bool)
-    owner = np.nonzero(there)[0]
-    negative = reader.take(np.bincount(owner, minlength=count))
+    count, whole, reader = len(codes), sum(blocks), BitReader(codes)
+    levels = reader.matrix(1, _LEVEL)[:, 0]
+    last = reader.matrix(whole, _LAST)
+    lowest = reader.matrix(len(blocks), _LOWEST) - _ZERO
+    widths = reader.matrix(len(blocks), _WIDTH)
+    above = reader.numbers(np.full(count, whole), np.repeat(widths, blocks, axis=1).ravel())
+    at = np.arange(1, SIDE**2)
+    there = at == last[:, :, None]
+    asked = at < last[:, :, None]
+    there[asked] = reader.take(asked.sum((1, 2))).view(bool)
+    places = np.flatnonzero(there)
+    owner = places // (whole * _OTHERS)
+    each = np.bincount(owner, minlength=count)
+    negative = reader.take(each).view(bool)
     extra = np.zeros(len(owner), np.int64)
     active = np.arange(len(owner))
     while len(active):
-        longer = reader.take(np.bincount(owner[active], minlength=count)).astype(bool)
+        longer = reader.take(np.bincount(owner[active], minlength=count)).view(bool)
         active = active[longer]
         extra[active] += 1
-    magnitudes = (1 << extra) + reader.numbers(np.bincount(owner, minlength=count), extra)
-    values[:, :, 1:][there] = np.where(negative, -magnitudes, magnitudes)
+    magnitudes = (1 << extra) + reader.numbers(each, extra)
     if (reader.lengths() != [len(code) for code in codes]).any():
         raise damaged()
+    others = np.zeros(there.size, np.int64)
+    others[places] = np.where(negative, -magnitudes, magnitudes)
+    values = np.empty((count, whole, SIDE**2), np.int64)
+    values[:, :, 0] = above.reshape(count, -1) + np.repeat(lowest, blocks, axis=1)
+    values[:, :, 1:] = others.reshape(count, whole, _OTHERS)
     return Planes(levels, values)
 
 
 def _bit_length(values: Integers) -> Integers:
     """Of whole numbers from 0 on: exact, as they are far below 2^53."""
     return np.frexp(values.astype(np.float64))[1].astype(np.int64)
-
-
-def _constant(writer: BitWriter, values: Integers, width: int) -> None:
-    counts = np.full(len(values), values.shape[1], np.int64)
-    writer.put_numbers(counts, values.ravel(), np.full(values.size, width, np.int64))
-
-
-def _constants(reader: BitReader, rows: int, count: int, width: int) -> Integers:
-    widths = np.full(rows * count, width, np.int64)
-    return reader.numbers(np.full(rows, count, np.int64), widths).reshape(rows, count)

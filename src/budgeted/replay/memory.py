@@ -107,6 +107,11 @@ class Memory:
         return self._storage.sample
 
     @property
+    def columns_beside(self) -> tuple[Column, ...]:
+        """The label, and what is kept beside a sample."""
+        return self._storage.beside
+
+    @property
     def varying(self) -> bool:
         """Whether slots differ in bytes."""
         return self.codec.varying

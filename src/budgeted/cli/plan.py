@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,9 +15,10 @@ from budgeted import streams
 from budgeted.budget import Cost, format_bytes, format_compute, total
 from budgeted.cli.console import wide_console
 from budgeted.cli.set_argument import with_pairs
+from budgeted.errors import BudgetedError
 from budgeted.runs.config import RunConfig
 from budgeted.runs.plan import Plan as LearnerPlan
-from budgeted.runs.plan import make_plan
+from budgeted.runs.plan import make_plan, varying
 from budgeted.runs.run import DEFAULT_SLOTS
 
 
@@ -31,7 +33,9 @@ class Plan:
     method: str = "al-sar"
     """What learns: see `budgeted list methods`."""
     dataset: str = "cifar10"
-    """Which data set's shape and size; nothing is read from disk."""
+    """Which data set's shape and size; nothing is read from disk, unless the codec's slots differ in bytes."""
+    data: str | None = None
+    """Folder with the data sets, from which such slots are estimated; the user's cache folder if not given."""
     stream: str = "gaussian"
     """In which order samples arrive: gaussian, disjoint, blurry or domain; what some methods cost depends on it."""
     model: str = ""
@@ -86,8 +90,9 @@ class Plan:
             retrieval=self.retrieval,
             settings=with_pairs({}, self.set),
         )
+        method = config.build_method()
         plan = make_plan(
-            config.build_method(),
+            method,
             info,
             config.network,
             settings=config.build_settings(info.flips),
@@ -100,11 +105,22 @@ class Plan:
             eval_every=self.eval_every,
             problem=config.problem,
             measure=self.measure,
+            dataset=self._data_if_there() if varying(method) else None,
         )
         if self.json:
             print(json.dumps(_as_json(plan), indent=1))
         else:
             _print(plan)
+
+    def _data_if_there(self) -> Callable[[], streams.Dataset] | None:
+        """Pictures to estimate slots from; without them a plan says that it does not know."""
+        try:
+            found = streams.load(self.dataset, self.data, test=False)
+        except BudgetedError:
+            if self.data is not None:
+                raise
+            return None
+        return lambda: found
 
 
 def _as_json(plan: LearnerPlan) -> dict[str, Any]:
@@ -119,6 +135,7 @@ def _as_json(plan: LearnerPlan) -> dict[str, Any]:
         "samples": plan.samples,
         "batch_size": plan.batch_size,
         "slots": plan.slots,
+        "slots_estimated_from": plan.typical and plan.typical.looked_at,
         "bytes": {**plan.bytes, "total": sum(plan.bytes.values())},
         "iterations": plan.iterations,
         "steps": plan.steps,
@@ -126,6 +143,14 @@ def _as_json(plan: LearnerPlan) -> dict[str, Any]:
         "spent": both(plan.spent),
         "seconds": plan.seconds,
     }
+
+
+def _slots(plan: LearnerPlan) -> str:
+    if plan.slots is None:
+        return "slots as the pictures take (give --data to estimate them)"
+    if plan.typical is None:
+        return f"{plan.slots:,} slots"
+    return f"about {plan.slots:,} slots ({plan.typical.each:.0f} bytes each, from {plan.typical.looked_at} samples)"
 
 
 def _print(plan: LearnerPlan) -> None:
@@ -139,9 +164,7 @@ def _print(plan: LearnerPlan) -> None:
     table.add_column("item")
     table.add_column("bytes", justify="right")
     for name, count in plan.bytes.items():
-        table.add_row(
-            f"memory, {plan.slots:,} slots" if name == "memory" and plan.slots is not None else name, f"{count:,}"
-        )
+        table.add_row(f"memory, {_slots(plan)}" if name == "memory" else name, f"{count:,}")
     table.add_section()
     all_bytes = sum(plan.bytes.values())
     table.add_row("all", f"{all_bytes:,} ({format_bytes(all_bytes)})")

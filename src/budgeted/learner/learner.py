@@ -186,13 +186,14 @@ class Learner(Lends):
         done: FrozenStep | None = None
         moved, most = False, 0
         try:
+            self.memory.take_work()  # what others looked at is not the step's
             arrived, rows = self._arrived()
             if self.retrieval.wants_stream:
                 self.retrieval.meet(self, arrived, rows)
             places = min(len(self.waiting), self.stream_batch)
             slots = self.retrieval.draw(self.memory, self.batch_size - places, self.generators["retrieval"])
             drawn = self.memory.gather(slots)
-            self.account.charge("retrieval", Cost(0, self.memory.codec.operations(len(slots))))
+            self.charge_codec()
             samples, labels, ahead = drawn.samples, drawn.labels, self.retrieval.ahead()
             if ahead:
                 rows = rows[:0]  # these samples' part of the gradient is there
@@ -217,6 +218,7 @@ class Learner(Lends):
             self.network.update()
             moved = True
             self.method.after_step(step, outputs.detach() if isinstance(outputs, Tensor) else outputs)
+            self.charge_codec()
         except BudgetSpent:
             self._abandon(done, moved)
         except BaseException:
@@ -272,7 +274,8 @@ class Learner(Lends):
         if self._stacked is None:
             rows = torch.tensor([row for _, row in self.waiting], dtype=torch.int64)
             none = stacked([], self.problem.columns())
-            self._stacked = stacked([sample for sample, _ in self.waiting]) if self.waiting else none, rows
+            waiting = self.memory.passed(stacked([sample for sample, _ in self.waiting])) if self.waiting else none
+            self._stacked = waiting, rows
         return self._stacked
 
     # -- storing -----------------------------------------------------------------------------------------------
@@ -293,11 +296,13 @@ class Learner(Lends):
     def _offer(self, samples: list[tuple[Sample, int]], places: Sequence[int | None]) -> None:
         """Offer samples to the memory; a selection that decides on them together looks first."""
         if isinstance(self.selection, Considers):
-            selection, batch = self.selection, stacked([sample for sample, _ in samples])
+            selection, batch = self.selection, self.memory.passed(stacked([sample for sample, _ in samples]))
             rows = torch.tensor([row for _, row in samples])
             self.paid(lambda: selection.consider(self, batch, rows))
         for (sample, row), place in zip(samples, places, strict=True):
+            self.memory.take_work()
             slot = store(self.memory, self.selection, sample, row, self.generators["selection"])
+            self.paid(partial(self.charge_codec, self.memory.take_work()))
             if slot is not None:
                 self.paid(partial(self.method.stored, slot, place))
                 give_up_slots(self)

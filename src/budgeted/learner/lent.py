@@ -79,6 +79,8 @@ class Lends:
                 chunk = at(samples, slice(start, start + batch))
                 if start == 0:
                     self.problem.check(at(chunk, 0))
+                if self.memory.codec.everywhere:
+                    chunk = self.memory.codec.passed(chunk)
                 found.append(self.problem.respond(self.model, self.problem.inputs(chunk)))
             return self.method.corrected(joined(found))
 
@@ -110,6 +112,8 @@ class Lends:
     def scores(self, samples: Sample, labels: Sequence[Any]) -> Tensor:
         """How right the answers to a batch of samples are, from 0 to 1."""
         with self.lock, evaluating(self.model):
+            if self.memory.codec.everywhere:
+                samples = self.memory.codec.passed(samples)
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
             return self.problem.score(self.problem.respond(self.model, inputs), inputs, rows)
 
@@ -268,6 +272,7 @@ class Lends:
 
     def inputs_of(self, samples: Sample, *, augment: bool = False) -> Any:
         """What the model is called with for samples; varied as in training if asked."""
+        self.charge_codec()
         return self.problem.inputs(samples, self.generators["technique"] if augment else None)
 
     def answers(self, purpose: Purpose, samples: Sample, *, augment: bool = False) -> Tensor:
@@ -292,6 +297,12 @@ class Lends:
     def charge(self, purpose: Purpose, cost: Cost) -> None:
         """Charge what was run aside; with the step under way, or at once between steps."""
         self.account.charge(purpose, cost)
+
+    def charge_codec(self, work: tuple[int, int] | None = None) -> None:
+        """Charge the memory's codec for samples decoded and encoded, those since it was last asked if not given."""
+        operations = self.memory.codec.operations(*(work or self.memory.take_work()))
+        if operations:
+            self.account.charge("retrieval", Cost(0, operations))
 
     def affords(self, cost: Cost) -> bool:
         """Would this fit into what is left of the compute?"""
@@ -328,8 +339,10 @@ class Lends:
 
     def paid(self, act: Callable[[], None]) -> None:
         """Do what a part wants to do between steps; if it cannot be paid, training ends."""
+        self.memory.take_work()  # what others looked at is not the part's
         try:
             act()
+            self.charge_codec()
         except BudgetSpent:
             self.end_training()
 

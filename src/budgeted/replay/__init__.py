@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.codec import CODE, CODECS, Codec, Raw
+from budgeted.replay.codecs import Half, Jpeg, PictureCodec, Progressive, WebP, Ycc420
 from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, label_column, slots_for
 from budgeted.replay.importance import LeastImportant
 from budgeted.replay.memory import Batch, Memory, Watcher
@@ -40,10 +41,14 @@ __all__ = [
     "Facts",
     "GreedyBalanced",
     "GreedyQuota",
+    "Half",
+    "Jpeg",
     "LeastImportant",
     "MIRSettings",
     "MaximallyInterfered",
     "Memory",
+    "PictureCodec",
+    "Progressive",
     "Raw",
     "Reservoir",
     "Retrieval",
@@ -55,6 +60,8 @@ __all__ = [
     "Uniform",
     "Unlimited",
     "Watcher",
+    "WebP",
+    "Ycc420",
     "bytes_per_slot",
     "label_column",
     "shrink_to",

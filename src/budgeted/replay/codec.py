@@ -49,6 +49,12 @@ class Codec(Keeps, ABC):
     varying: ClassVar[bool] = False
     """Whether samples differ in the bytes that they take: then a memory is limited by bytes, not by slots."""
 
+    shortens: ClassVar[bool] = False
+    """Whether it can hold a sample with fewer bytes than at first: then no sample leaves while that gives room."""
+
+    everywhere: bool = False
+    """Whether samples of the stream and test samples pass through it too, before the model sees them."""
+
     def columns(self, sample: Sequence[Column]) -> tuple[Column, ...]:
         """The columns that a slot holds of such a sample, beside its `CODE`. Asked when the memory is made: remember
         here what `decode` must know (a shape, a name). One column describes a tensor, several a dictionary.
@@ -88,6 +94,18 @@ class Codec(Keeps, ABC):
         slots share. Such a codec is `varying`.
         """
         return 0
+
+    def next_to_shorten(self, slots: int) -> Sequence[int] | None:
+        """Where so many slots are in use, those that are shortened next; None when all are as short as they may be."""
+        return None
+
+    def shortened(self, stored: Stored) -> dict[str, Any]:
+        """What these slots hold, with fewer bytes: as `encode_batch` gives it."""
+        raise NotImplementedError
+
+    def passed(self, samples: Samples) -> Samples:
+        """A batch of samples as it would come back from slots."""
+        return self.decode(self.encode_batch(samples))
 
     def stored(self, encoded: Mapping[str, Tensor]) -> None:
         """This has come into a slot."""

@@ -108,6 +108,11 @@ class Memory:
         return self._storage.sample
 
     @property
+    def columns_beside(self) -> tuple[Column, ...]:
+        """The label, and what is kept beside a sample."""
+        return self._storage.beside
+
+    @property
     def varying(self) -> bool:
         """Whether slots differ in bytes."""
         return self.codec.varying
@@ -227,6 +232,39 @@ class Memory:
         if not self.fits(encoded, self._occupied(slot)):
             raise self._no_room(self._storage.added(encoded))
         self._storage.rewrite(slot, encoded)
+
+    def shorten(self, most: int) -> None:
+        """Let slots hold their samples with fewer bytes, until all take `most` or less or none can be shortened."""
+        while self.codec.shortens and self.nbytes() > most:
+            slots = self.codec.next_to_shorten(self._size)
+            if slots is None:
+                return
+            shorter = self.codec.shortened(self._storage.encoded(np.array(slots, np.int64)))
+            self._storage.worked[0] += len(slots)
+            self._storage.worked[1] += len(slots)
+            for row, slot in enumerate(slots):
+                self._storage.rewrite(slot, row_of(shorter, row))
+
+    def make_room(self, encoded: Mapping[str, torch.Tensor]) -> None:
+        """For one sample more, this or one of average size, as far as what is stored can be shortened."""
+        if self._limit is not None and self.codec.shortens:
+            average = -(-self.nbytes() // self._size) if self._size else 0
+            self.shorten(self._limit - max(average, self._storage.added(encoded)))
+
+    def passed(self, samples: Samples) -> Samples:
+        """A batch of samples as it would come back from slots, where the codec is for samples everywhere."""
+        if not self.codec.everywhere:
+            return samples
+        found = self.codec.passed(samples)
+        count = len(next(iter(found.values())) if isinstance(found, Mapping) else found)
+        self._storage.worked = [done + count for done in self._storage.worked]
+        return found
+
+    def take_work(self) -> tuple[int, int]:
+        """Samples that were decoded and encoded since this was last asked."""
+        decoded, encoded = self._storage.worked
+        self._storage.worked = [0, 0]
+        return decoded, encoded
 
     def extend(self, samples: Samples, labels: npt.NDArray[np.integer], **columns: torch.Tensor) -> None:
         """Append many samples at once; columns not given are zero."""

@@ -63,8 +63,9 @@ def store(
 ) -> int | None:
     """Offer a sample to the selection, and store it where that says: the slot that it is in, or None.
 
-    Where slots differ in bytes, the one that it replaces may be too small: then that one leaves, and more of those that
-    the selection gives up, until there is room. What cannot be stored is refused before anything changes.
+    A codec that shortens what is stored makes room first. Where slots differ in bytes, the one that it replaces may be
+    too small: then that one leaves, and more of those that the selection gives up, until there is room. What cannot be
+    stored is refused before anything changes.
     """
     memory.check(label)
     if not memory.varying:
@@ -74,6 +75,7 @@ def store(
             memory.put(slot, sample, label)
         return slot
     encoded = memory.encode(sample)
+    memory.make_room(encoded)
     slot = selection.select(memory, label, generator)
     if slot is None:
         return None
@@ -97,6 +99,7 @@ def shrink_to(memory: Memory, selection: Selection, limit: int, generator: np.ra
         return
     if limit < memory.smallest_limit:
         raise BudgetedError(f"{limit} bytes do not hold one slot: raise the byte budget")
+    memory.shorten(limit)
     while len(memory) and memory.nbytes() > limit:
         average = memory.nbytes() / len(memory)
         count = min(len(memory), max(1, int((memory.nbytes() - limit) / average)))

@@ -55,6 +55,9 @@ class Storage:
         self._known = {column.name: column for column in self.beside[1:]}
         self._label_limit = torch.iinfo(self.beside[0].dtype).max
         self._codec_keeps = bool(codec.kept_names()) or type(codec).nbytes is not Codec.nbytes
+        self.worked = [0, 0]  # samples decoded and encoded
+        self._repeats = alike and not codec.shortens  # a rehearsal stores one sample over and over
+        self._last: tuple[Samples, dict[str, torch.Tensor]] | None = None
         self._codec_listens = type(codec).stored is not Codec.stored or type(codec).leaving is not Codec.leaving
 
     @property
@@ -79,14 +82,20 @@ class Storage:
     def encode(self, sample: Samples) -> dict[str, torch.Tensor]:
         """What a slot would hold of it."""
         self.check_sample(sample)
+        self.worked[1] += 1
+        if self._last is not None and self._last[0] is sample:
+            return self._last[1]
         encoded = self.codec.encode(sample)
         if encoded is not sample:
             self.check_encoded(encoded)
+        if self._repeats:
+            self._last = sample, encoded
         return encoded
 
     def encode_batch(self, samples: Samples) -> dict[str, Any]:
         self.check_sample(row_of(samples, 0))
         encoded = self.codec.encode_batch(samples)
+        self.worked[1] += len(next(iter(encoded.values())))
         self.check_encoded(row_of(encoded, 0))
         return encoded
 
@@ -184,6 +193,7 @@ class Storage:
             nothing = {each.name: torch.zeros((0, *each.shape), dtype=each.dtype) for each in self.sample}
             return self._there(nothing if len(nothing) > 1 else nothing[self.sample[0].name])
         samples = self.codec.decode(self.encoded(slots))
+        self.worked[0] += len(slots)
         self._check_samples(samples, f"codec {type(self.codec).__name__} decodes", (len(slots),))
         return self._there(samples)
 

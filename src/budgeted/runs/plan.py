@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,8 @@ from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
 from budgeted.methods import Method
 from budgeted.problems import PROBLEMS, Problem
 from budgeted.replay import CODECS, bytes_per_slot
-from budgeted.streams import DatasetInfo, Stream, make_stream
+from budgeted.runs.typical import Typical, typical_of
+from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream
 
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
 PAPER_COPIES = {"ewc": 2, "bic": 1, "egeria": 1}
@@ -54,6 +55,8 @@ class Plan:
     """cost of the whole run with nothing frozen"""
     seconds: float | None
     """predicted from a short measurement on this machine; None if not measured"""
+    typical: Typical | None = None
+    """where slots differ in bytes: what the estimate of `slots` comes from; without data there is none"""
 
 
 @dataclass(frozen=True)
@@ -122,9 +125,7 @@ class Planner:
 
     @property
     def varying(self) -> bool:
-        """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
-        codec = self.method.codec
-        return (CODECS[codec] if isinstance(codec, str) else codec).varying
+        return varying(self.method)
 
     def rehearsed(self, slots: int | None, nbytes: int | None = None) -> Rehearsed:
         rows = self.info.classes if self.method.whole_head else self.course.mean_rows(self.method.trains)
@@ -151,6 +152,8 @@ class Planner:
         if self.varying:
             if rule == "paper":
                 raise BudgetedError("rule paper counts slots of one size: leave --byte-rule out, or take codec raw")
+            if slots is not None and budget.bytes is None:
+                raise BudgetedError("slots of this codec differ in bytes: give --memory instead of --slots")
             slots = None
         elif budget.bytes is not None:
             probe = self.learner(slots=1)
@@ -177,6 +180,12 @@ class Planner:
         return Terms(slots, iterations, budget, rehearsed.spending(iterations * self.samples, budget.compute.rule))
 
 
+def varying(method: Method | type[Method]) -> bool:
+    """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
+    codec = method.codec
+    return (CODECS[codec] if isinstance(codec, str) else codec).varying
+
+
 def facts_of(info: DatasetInfo, samples: int | None = None) -> DataFacts:
     return DataFacts(info.input_shape, info.mean, info.std, info.flips, info.classes, samples or info.train_size)
 
@@ -184,7 +193,7 @@ def facts_of(info: DatasetInfo, samples: int | None = None) -> DataFacts:
 def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]:
     """What does not depend on the number of slots."""
     items = learner.nbytes_by_item(rule)
-    items.pop("memory")
+    items.pop("memory", None)  # an empty one whose slots differ in bytes has none
     if rule == "paper":
         parameters, layers = PAPER_MODELS.get(model_name, (_body_parameters(learner), len(learner.freezing.chain)))
         items = {"parameters": 4 * parameters}
@@ -251,8 +260,12 @@ def make_plan(
     seed: int = 0,
     problem: str | None = None,
     measure: bool = True,
+    dataset: Callable[[], Dataset] | None = None,
 ) -> Plan:
-    """Work out slots, steps, cost and time; needs no data on disk. `measure` rehearses what the method itself runs."""
+    """Work out slots, steps, cost and time; needs no data on disk. `measure` rehearses what the method itself runs.
+
+    dataset: loads the data, from which slots that differ in bytes are estimated; nothing else is done with it.
+    """
     samples = info.train_size if samples is None else samples
     if samples < 1:
         raise BudgetedError(f"a stream of {samples} samples (--limit) teaches nothing: give at least 1")
@@ -263,11 +276,12 @@ def make_plan(
         problem=problem,
     )  # fmt: skip
     learner = planner.learner(rows=info.classes, slots=None if planner.varying else 1)
-    if budget.bytes is not None:
+    if budget.bytes is not None or planner.varying:
         slots = planner.terms(budget.without_compute(), slots, 1.0, rule).slots
-    items = fixed_bytes(learner, model_name, rule)
+    items, typical = fixed_bytes(learner, model_name, rule), None
     if planner.varying and budget.bytes is not None:
         items["memory"] = budget.bytes - sum(items.values())
+        typical = typical_of(learner, dataset) if dataset is not None else None
     elif slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
     if measure:
@@ -289,11 +303,12 @@ def make_plan(
         rule=rule,
         samples=samples,
         batch_size=settings.learner.batch_size,
-        slots=slots,
+        slots=slots if typical is None else typical.slots_in(items["memory"]),
         bytes=items,
         iterations=iterations,
         steps=steps,
         per_step={purpose: cost for purpose, cost in in_a_step.items() if cost.real},
         spent=spent,
         seconds=None if pace is None else pace * spent.real,
+        typical=typical,
     )

@@ -22,7 +22,6 @@ from budgeted.learner.pace import Pace
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
 from budgeted.network import Inputs, Network
-from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems import Problem, Sample
 from budgeted.problems.batches import at, joined, length
 from budgeted.replay import Memory
@@ -68,7 +67,7 @@ class Lends:
     @torch.no_grad()
     def outputs(self, samples: Sample, batch: int = 256) -> Any:
         """What the network says to samples, as the method corrects it; may be asked at any moment."""
-        with self.lock, evaluating(self.model):
+        with self.lock, self.network.predicting():
             found = []
             for start in range(0, length(samples), batch):
                 chunk = at(samples, slice(start, start + batch))
@@ -96,7 +95,7 @@ class Lends:
     @torch.no_grad()
     def scores(self, samples: Sample, labels: Sequence[Any]) -> Tensor:
         """How right the answers to a batch of samples are, from 0 to 1."""
-        with self.lock, evaluating(self.model):
+        with self.lock, self.network.predicting():
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
             return self.problem.score(self.problem.respond(self.model, inputs), inputs, rows)
 
@@ -222,14 +221,17 @@ class Lends:
         """What the model is called with for samples; varied as in training if asked."""
         return self.problem.inputs(samples, self.generators["technique"] if augment else None)
 
-    def answers(self, purpose: Purpose, samples: Sample, *, augment: bool = False) -> Tensor:
-        """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`."""
+    def answers(
+        self, purpose: Purpose, samples: Sample, *, augment: bool = False, as_predicted: bool = False
+    ) -> Tensor:
+        """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`; with the weights as
+        they are, or with those that predictions are made with."""
         count = length(samples)
         chunks = (
             self.inputs_of(at(samples, slice(start, start + _CHUNK)), augment=augment)
             for start in range(0, count, _CHUNK)
         )
-        return self.network.answers(purpose, chunks, count)
+        return self.network.answers(purpose, chunks, count, as_predicted=as_predicted)
 
     def practise(self, purpose: Purpose, samples: Sample, rows: Tensor) -> float:
         """A plain training step outside the stream, varied, nothing frozen, charged to `purpose`; its loss."""

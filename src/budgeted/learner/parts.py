@@ -17,7 +17,7 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
-from budgeted.network import Network, SampledGradients
+from budgeted.network import Average, Network, SampledGradients
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
     CODECS,
@@ -101,6 +101,7 @@ class Parts:
             learner.problem.example,
             schedule=make_schedule(own, optimizer, steps),
             autocast=own.autocast,
+            average=make_average(own, model, learner.seed),
             seed=learner.seed,
             sample=lambda: SampledGradients(
                 model,
@@ -200,6 +201,14 @@ def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, rate, weight_decay=decay, fused=True)
+
+
+def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:
+    if settings.average == "none":
+        return None
+    return Average(
+        model, decay=settings.average_decay, warm_up=settings.average_warm_up, precision=settings.average, seed=seed
+    )
 
 
 def make_schedule(settings: LearnerSettings, optimizer: Optimizer, steps: float | None) -> LRScheduler | None:

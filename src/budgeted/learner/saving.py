@@ -155,7 +155,8 @@ def export(learner: Learner, path: Path) -> None:
     if path.suffix in (".safetensors", ".json"):  # the name of one of the two was given
         path = path.with_suffix("")
     weights_at, facts_at = (path.with_name(path.name + suffix) for suffix in (".safetensors", ".json"))
-    weights = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in learner.model.state_dict().items()}
+    with learner.lock, learner.network.predicting():
+        weights = {name: each.detach().cpu().contiguous().clone() for name, each in learner.model.state_dict().items()}
     facts = {
         "classes": learner.class_labels,
         "input_shape": list(learner.data.input_shape),

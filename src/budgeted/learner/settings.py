@@ -40,6 +40,12 @@ class LearnerSettings:
     """learning rate over the planned iterations"""
     label_smoothing: float = 0.0
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
+    average: Literal["none", "float32", "bfloat16"] = "none"
+    """predict with an average of the weights along the training, kept in this precision: its bytes count"""
+    average_decay: float = 0.99
+    """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
+    average_warm_up: float = 10.0
+    """until then over 1 / (this - 1) of the steps so far"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -67,6 +73,8 @@ class LearnerSettings:
             ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
+            ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
+            ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
             ("sampled_group", self.sampled_group >= 1, "at least 1"),
         ):

@@ -140,7 +140,7 @@ class BiasCorrection(Method):
             return  # the fit on their logits is far below their forward
         samples = torch.cat([self._kept[row, : held[row]] for row in range(seen)])
         labels = torch.from_numpy(np.repeat(np.arange(seen), held))
-        logits = self.learner.answers("evaluation_training", samples)[:, :seen]
+        logits = self.learner.answers("evaluation_training", samples, as_predicted=True)[:, :seen]
         self._correction = self.learner.network.run_once("evaluation_training", fit, logits, labels, first, self.decay)
 
     def corrected(self, logits: Tensor) -> Tensor:

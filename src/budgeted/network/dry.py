@@ -46,7 +46,7 @@ class DryNetwork(Network):
         costs = self.freezing.foretell(loss, self._outputs, **_given(self._inputs))
         for parameter in self.trained():
             parameter.grad = parameter.detach()
-        return FrozenStep(frozenset(), costs, 0.0, float(loss.detach()))
+        return self._with_average(FrozenStep(frozenset(), costs, 0.0, float(loss.detach())))
 
     def update(self) -> None:
         self.freezing.step += 1
@@ -79,7 +79,7 @@ class DryNetwork(Network):
         zeros = torch.zeros(_count(inputs), len(self.sampled))
         return SampledStep(zeros, torch.ones(len(self.sampled), dtype=torch.bool)), 0
 
-    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int) -> Tensor:
+    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
         self.account.charge(purpose, self.price_of(count))
         return torch.zeros(count, self.rows)
 

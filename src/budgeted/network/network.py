@@ -16,6 +16,7 @@ counted in bytes and charged like the learner's own.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,12 +32,13 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from budgeted.budget import Cost, Purpose, total
+from budgeted.budget import NOTHING, Cost, Purpose, total
 from budgeted.budget.account import Account
 from budgeted.budget.kept import Keeps
 from budgeted.budget.trace import tracing
 from budgeted.budget.watched import watched
 from budgeted.freezing import BadLoss, FrozenStep, LayerFreezing
+from budgeted.network.average import Average
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
 from budgeted.network.head import grow
@@ -65,6 +67,7 @@ class Network(Keeps):
         schedule: LRScheduler | None = None,
         autocast: Autocast = "none",
         sample: Callable[[], SampledGradients] | None = None,
+        average: Average | None = None,
         seed: int = 0,
     ) -> None:
         """
@@ -72,6 +75,7 @@ class Network(Keeps):
         freezing: decides which blocks rest, and runs the backward; it knows the prices.
         example: inputs for so many samples, without data.
         sample: makes the sampled per-sample gradients, for a retrieval that wants them.
+        average: of the weights, to predict with.
         """
         self.model = model
         self.account = account
@@ -81,6 +85,7 @@ class Network(Keeps):
         self.example = example
         self.device = next(iter(model.parameters()), torch.empty(0)).device
         self.scaler = torch.amp.GradScaler(self.device.type) if autocast == "float16" else None
+        self.average = average
         self._autocast = autocast
         self._seed = seed
         self._update = FusedStep(optimizer)
@@ -117,10 +122,10 @@ class Network(Keeps):
     def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:
         """Decide what rests and run the backward without it; `logits` and `rows` where the loss is a plain
         cross-entropy."""
-        return self.freezing.backward(loss, logits, rows, decided=self._decided, scaler=self.scaler)
+        return self._with_average(self.freezing.backward(loss, logits, rows, decided=self._decided, scaler=self.scaler))
 
     def update(self) -> None:
-        """Step the optimizer on the gradients that are there."""
+        """Step the optimizer on the gradients that are there; the average follows."""
         if self.scaler is None:
             self._update()
         else:
@@ -128,6 +133,8 @@ class Network(Keeps):
             self.scaler.update()
         if self.schedule is not None:
             self.schedule.step()
+        if self.average is not None:
+            self.average.update(self.model)
 
     def clear(self) -> None:
         """No parameter has a gradient: as zero_grad does, which takes a tenth of a small model's step."""
@@ -198,12 +205,21 @@ class Network(Keeps):
         with self.freezing.paused(), contextlib.nullcontext() if self._sampled is None else self._sampled.paused():
             yield
 
+    @contextlib.contextmanager
+    def predicting(self) -> Iterator[None]:
+        """Inside, the model is as predictions are made with it: in evaluation mode, with averaged weights if there are
+        any."""
+        lent = contextlib.nullcontext() if self.average is None else self.average.lent_to(self.model)
+        with evaluating(self.model), lent:
+            yield
+
     @torch.no_grad()
-    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int) -> Tensor:
-        """Outputs for `count` samples in evaluation mode, chunk after chunk; nothing of the model moves."""
+    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
+        """Outputs for `count` samples in evaluation mode, chunk after chunk; nothing of the model moves. With the
+        weights as they are, or with those that predictions are made with."""
         cost = self.price_of(count)
         self.account.require(cost)
-        with self.aside(), evaluating(self.model):
+        with self.aside(), self.predicting() if as_predicted else evaluating(self.model):
             found = [called(self.model, inputs).float().cpu() for inputs in chunks]
         self.account.charge(purpose, cost)
         return torch.cat(found)
@@ -333,11 +349,11 @@ class Network(Keeps):
 
     def practice_price(self, batch: int) -> Cost:
         """What `practise` costs on so many samples."""
-        return self.price(self.example(batch), backward=True) + self.freezing.optimizer_cost(self.trained())
+        return self.price(self.example(batch), backward=True) + self._update_cost(self.trained())
 
     def most(self, batch: int) -> Cost:
         """What a training step on so many samples costs at most, whatever rests."""
-        return self.freezing.most(**_given(self.example(batch)))
+        return self.freezing.most(**_given(self.example(batch))) + self._average_cost
 
     def nominal(self, batch: int) -> dict[Purpose, Cost]:
         """What a training step on so many samples costs with nothing frozen, beside a loss of the method's own."""
@@ -346,13 +362,27 @@ class Network(Keeps):
         return {
             "forward": total(prices.forward),
             "backward": total(prices.backward),
-            "optimizer": self.freezing.optimizer_cost(everything),
+            "optimizer": self._update_cost(everything),
         }
 
     def saved(self, done: FrozenStep, batch: int) -> Cost:
         """What a training step on so many samples did not cost because blocks rested."""
         whole = self.nominal(batch)
         return total(whole.values()) - total(done.costs[purpose] for purpose in whole)
+
+    @property
+    def _average_cost(self) -> Cost:
+        return NOTHING if self.average is None else self.average.price()
+
+    def _update_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
+        return self.freezing.optimizer_cost(trained) + self._average_cost
+
+    def _with_average(self, done: FrozenStep) -> FrozenStep:
+        """The average follows in every step, whatever rests."""
+        if self.average is None:
+            return done
+        costs = {**done.costs, "optimizer": done.costs.get("optimizer", NOTHING) + self._average_cost}
+        return dataclasses.replace(done, costs=costs)
 
     def _price(self, inputs: Inputs, backward: bool) -> Cost:
         prices = self.freezing.price(**_given(inputs))
@@ -395,6 +425,8 @@ class Network(Keeps):
     def grow_head(self, rows: int, generator: np.random.Generator) -> None:
         """Give the linear head so many rows: what is run before the next step is priced with the new ones."""
         grow(self.linear_head, rows, self.optimizer, generator)
+        if self.average is not None:
+            self.average.follow(self.model)
         self.freezing.refresh()
 
     def changed(self) -> None:
@@ -408,6 +440,8 @@ class Network(Keeps):
             del self.optimizer.state[parameter]
         there = {id(parameter) for parameter in self.parameters()}
         self.optimizer.param_groups[0]["params"] += [p for p in self.model.parameters() if id(p) not in there]
+        if self.average is not None:
+            self.average.follow(self.model)
         self.freezing.changed()
         self._known.clear()
         self._per_sample = None
@@ -431,6 +465,18 @@ class Network(Keeps):
                 self.model.end_task()  # type: ignore[operator]
             self.changed()
 
+    def restarted(self) -> None:
+        """The weights were replaced by others: the optimizer and the average remember nothing."""
+        self.optimizer.state.clear()
+        if self.average is not None:
+            self.average.restart(self.model)
+
+    def settle(self) -> None:
+        """For whoever takes the model without us: it gets the weights that predictions are made with, for good."""
+        if self.average is not None:
+            self.average.settle_in(self.model)
+            self.average = None
+
     def close(self) -> None:
         """Take every hook off the model."""
         self.freezing.remove()
@@ -445,8 +491,9 @@ class Network(Keeps):
     # -- what it keeps -----------------------------------------------------------------------------------------
 
     def nbytes(self) -> int:
-        """Parameters and buffers; moments and gradients are working memory."""
-        return sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
+        """Parameters, buffers and their average; moments and gradients are working memory."""
+        own = sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
+        return own + (0 if self.average is None else self.average.nbytes())
 
     def working_nbytes(self) -> dict[str, int]:
         """Optimizer state and gradients."""
@@ -464,6 +511,8 @@ class Network(Keeps):
             for key, value in state.items():
                 tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
         tensors |= {f"freezing.{name}": tensor for name, tensor in self.freezing.state().items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": tensor for name, tensor in self.average.state().items()}
         numbers = {
             "tasks": self.tasks,
             "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
@@ -498,6 +547,8 @@ class Network(Keeps):
             self.schedule.load_state_dict(numbers["schedule"])
         if self.scaler is not None:
             self.scaler.load_state_dict(numbers["scaler"])
+        if self.average is not None:
+            self.average.load_state(_part(state, "average."), self.device)
         self.freezing.refresh()
         self.freezing.load_state(_part(state, "freezing."), self.device)
 

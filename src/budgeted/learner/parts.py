@@ -18,6 +18,7 @@ from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
+from budgeted.network.muon import Muon
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
     CODECS,
@@ -197,10 +198,27 @@ def _made(what: str, make: Callable[[], T]) -> T:
 
 def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
     parameters, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "muon":
+        head, body = head_and_body(model)
+        return Muon(
+            [{"params": head, "orthogonal": False}, {"params": body}],
+            rate,
+            momentum=settings.muon_momentum,
+            iterations=settings.muon_iterations,
+            weight_decay=decay,
+        )
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, rate, weight_decay=decay, fused=True)
+
+
+def head_and_body(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Parameters of the last linear layer, whose rows are classes, and all others."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    head = list(linear[-1].parameters()) if linear else []
+    known = {id(parameter) for parameter in head}
+    return head, [parameter for parameter in model.parameters() if id(parameter) not in known]
 
 
 def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:

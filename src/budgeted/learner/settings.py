@@ -28,14 +28,18 @@ class LearnerSettings:
 
     batch_size: int = 16
     """samples in a training batch"""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """algorithm of the updates"""
+    optimizer: Literal["adam", "adamw", "muon", "sgd"] = "adam"
+    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else"""
     learning_rate: float = 3e-4
     """step size"""
     weight_decay: float = 0.0
     """decay of the weights, as the optimizer defines it"""
     momentum: float = 0.0
     """of sgd"""
+    muon_momentum: float = 0.95
+    """of muon"""
+    muon_iterations: int = 5
+    """Newton-Schulz iterations of muon, which are charged"""
     schedule: Literal["constant", "cosine"] = "constant"
     """learning rate over the planned iterations"""
     label_smoothing: float = 0.0
@@ -72,6 +76,8 @@ class LearnerSettings:
             ("learning_rate", math.isfinite(self.learning_rate) and self.learning_rate > 0, "above 0"),
             ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
+            ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
+            ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
             ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
             ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),

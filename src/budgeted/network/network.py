@@ -439,7 +439,7 @@ class Network(Keeps):
         for parameter in [each for each in self.optimizer.state if id(each) not in known]:
             del self.optimizer.state[parameter]
         there = {id(parameter) for parameter in self.parameters()}
-        self.optimizer.param_groups[0]["params"] += [p for p in self.model.parameters() if id(p) not in there]
+        self.optimizer.param_groups[-1]["params"] += [p for p in self.model.parameters() if id(p) not in there]
         if self.average is not None:
             self.average.follow(self.model)
         self.freezing.changed()

@@ -1,9 +1,10 @@
-"""One training, evaluated with several averages of its weights at once: which window is best?
+"""Screening: one training, evaluated with several averages of its weights at once.
 
-    python benchmarks/averages.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
+    python benchmarks/screen.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
 
 An average changes nothing in the training, so one run answers for all of them; each is given the bytes of one in
-bfloat16. Protocol cpu-fast with class-balanced retrieval; a finished OUT.json is left alone.
+bfloat16. Protocol cpu-fast with class-balanced retrieval; `--iterations` keeps the executed compute equal. A finished
+OUT.json is left alone. `--train-size` and `--mixup` try parts before they are built.
 """
 
 from __future__ import annotations
@@ -15,27 +16,25 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from budgeted import streams
 from budgeted.bench.recipes import balanced, cpu_fast
 from budgeted.learner.evaluate import evaluate
+from budgeted.learner.learner import Learner
 from budgeted.network import Average
+from budgeted.problems import Classification
 from budgeted.runs.environment import environment
 from budgeted.runs.folder import RunFolder
 from budgeted.runs.run import Run
 
-#: name: decay, warm-up, whether it begins anew when a class comes
-AVERAGES = {
-    "0.99": (0.99, 10.0, False),
-    "0.995": (0.995, 10.0, False),
-    "0.998": (0.998, 10.0, False),
-    "1/9 of the past": (0.99999, 10.0, False),
-    "1/19 of the past": (0.99999, 20.0, False),
-    "0.995 anew": (0.995, 10.0, True),
-}
+#: name: decay, warm-up
+AVERAGES = {"0.99": (0.99, 10.0), "0.995": (0.995, 10.0), "0.998": (0.998, 10.0), "1/9 of the past": (0.99999, 10.0)}
 
 
 def main() -> None:
@@ -51,6 +50,9 @@ def main() -> None:
     parser.add_argument("--memory", default="5000000B")
     parser.add_argument("--retrieval", default="class-balanced")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--train-size", type=int, help="side in pixels of training images")
+    parser.add_argument("--until", type=float, default=1.0, help="share of the stream that --train-size lasts")
+    parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup")
     given = parser.parse_args()
     if given.out.exists():
         return
@@ -64,20 +66,17 @@ def main() -> None:
         run = Run(config, RunFolder(Path(folder) / "run"), environment(1, "cpu"))
     learner = run.learner
     network, model = learner.network, learner.model
-    averages = {name: Average(model, decay=decay, warm_up=warm_up) for name, (decay, warm_up, _) in AVERAGES.items()}
+    averages = {name: Average(model, decay=decay, warm_up=warm_up) for name, (decay, warm_up) in AVERAGES.items()}
     inner = network.update
     network.average = None
 
-    classes = 0
+    if given.train_size or given.mixup:
+        vary(learner, given.train_size, given.until, given.mixup)
 
     def update() -> None:
-        nonlocal classes
-        came, classes = len(learner.class_labels) > classes, len(learner.class_labels)
         inner()
-        for name, each in averages.items():
+        for each in averages.values():
             each.follow(model)
-            if came and AVERAGES[name][2]:
-                each.restart(model)
             each.update(model)
 
     network.update = update  # type: ignore[method-assign]
@@ -108,6 +107,33 @@ def main() -> None:
     part = given.out.with_suffix(".part")
     part.write_text(json.dumps(found, indent=1))
     os.replace(part, given.out)
+
+
+def vary(learner: Learner, size: int | None, until: float, mixup: float) -> None:
+    """Smaller training images, and mixtures of two."""
+    problem = learner.problem
+    assert isinstance(problem, Classification)
+    inputs_of, loss_of, share = problem.inputs, problem.loss, 1.0
+
+    def inputs(samples: Any, generator: np.random.Generator | None = None) -> Tensor:
+        nonlocal share
+        found = inputs_of(samples, generator)
+        if generator is None:
+            return found
+        if size and learner.arrived < until * (problem.samples or 0):
+            found = F.interpolate(found, size=(size, size), mode="area").contiguous(memory_format=torch.channels_last)
+        if mixup:
+            share = float(generator.beta(mixup, mixup))
+            found = share * found + (1 - share) * found.flip(0)
+        return found
+
+    def loss(outputs: Tensor, given: Any, rows: Tensor) -> Tensor:
+        return share * loss_of(outputs, given, rows) + (1 - share) * loss_of(outputs, given, rows.flip(0))
+
+    problem.inputs = inputs  # type: ignore[method-assign]
+    if mixup:
+        problem.label_smoothing = 1e-12  # no closed form
+        problem.loss = loss  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

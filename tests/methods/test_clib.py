@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from budgeted.methods import METHODS
 from budgeted.methods.clib import SampleWiseImportance, better_by_chance
 from budgeted.replay import Column, Memory, label_column
 from budgeted.replay.importance import LeastImportant
-from tests.bright_rows import SHAPE, samples
+from tests.bright_rows import FACTS, SHAPE, samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, learner_of
 
 CLIB = METHODS["clib"]
@@ -192,7 +193,7 @@ def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
 
 
 def test_a_schedule_beside_it_is_refused() -> None:
-    learner = LearnerSettings(schedule="cosine")
+    learner, facts = LearnerSettings(schedule="cosine"), dataclasses.replace(FACTS, samples=100)
     with pytest.raises(BudgetedError, match=r"keep learner\.schedule=constant"):
-        learner_of(CLIB, settings=Settings(learner))
-    learner_of(CLIB, settings=Settings(learner, method={"adaptive_rate": False}))
+        learner_of(CLIB, settings=Settings(learner), facts=facts)
+    learner_of(CLIB, settings=Settings(learner, method={"adaptive_rate": False}), facts=facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from budgeted.learner import load, save
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS
 from budgeted.network.muon import Muon, orthogonal
-from tests.bright_rows import samples
+from tests.bright_rows import FACTS, samples
 from tests.learner.small import make, settings_of, tiny
 
 
@@ -98,7 +99,7 @@ def test_its_price_is_what_is_executed_whatever_rests() -> None:
 @pytest.mark.parametrize("name", ["vanilla", "al-sar"])
 def test_a_learner_is_charged_as_run_and_resumed_exactly(name: str, tmp_path: Path) -> None:
     settings = settings_of(METHODS[name], optimizer="muon", schedule="cosine")
-    learner = make(name, tiny(), settings=settings)
+    learner = make(name, tiny(), dataclasses.replace(FACTS, samples=32), settings=settings)
     stream = list(samples(32))
     for image, label in stream[:20]:
         learner.learn(image, label)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
@@ -19,6 +18,7 @@ from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
 from budgeted.network.muon import Muon
+from budgeted.network.rates import Rates
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
     CODECS,
@@ -82,7 +82,6 @@ class Parts:
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
         optimizer = make_optimizer(own, model)
-        steps = None if learner.problem.samples is None else learner.problem.samples * (learner.iterations or 1)
         example = learner.problem.example(2)
         freezing = LayerFreezing(
             model,
@@ -100,7 +99,7 @@ class Parts:
             freezing,
             optimizer,
             learner.problem.example,
-            schedule=make_schedule(own, optimizer, steps),
+            rates=self._rates(optimizer),
             autocast=own.autocast,
             average=make_average(own, model, learner.seed),
             seed=learner.seed,
@@ -151,6 +150,19 @@ class Parts:
             return Memory(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
         return Memory(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
+
+    def _rates(self, optimizer: Optimizer) -> Rates | None:
+        compute = self.learner.budget.compute
+        if self.own.schedule != "constant" and (
+            self.learner.problem.samples is None or (compute is not None and compute.each)
+        ):
+            raise BudgetedError(
+                f"learner.schedule={self.own.schedule} goes by the length of the stream: say how many samples there "
+                "are (DataFacts.samples) under a total of compute, or keep it constant"
+            )
+        if self.own.schedule == "constant" and not self.own.warm_up:
+            return None
+        return Rates(optimizer, self.own.schedule, self.own.warm_up)
 
     def _policy(self) -> FreezingPolicy:
         name, given = self.learner.method.freezing, dict(self.learner.settings.freezing)
@@ -227,12 +239,6 @@ def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Aver
     return Average(
         model, decay=settings.average_decay, warm_up=settings.average_warm_up, precision=settings.average, seed=seed
     )
-
-
-def make_schedule(settings: LearnerSettings, optimizer: Optimizer, steps: float | None) -> LRScheduler | None:
-    if settings.schedule == "constant":
-        return None
-    return CosineAnnealingLR(optimizer, max(1, int(steps or 1)))
 
 
 def _channels_last(model: nn.Module, settings: LearnerSettings) -> bool:

@@ -13,6 +13,7 @@ from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.methods import Method
+from budgeted.network.rates import Schedule
 from budgeted.problems import PROBLEMS
 from budgeted.problems.augment import Augmentation
 from budgeted.replay import CODECS, RETRIEVALS, SELECTIONS
@@ -40,8 +41,10 @@ class LearnerSettings:
     """of muon"""
     muon_iterations: int = 5
     """Newton-Schulz iterations of muon, which are charged"""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """learning rate over the planned iterations"""
+    schedule: Schedule = "constant"
+    """learning rate over a stream of known length: down to 0 in a line or a cosine"""
+    warm_up: int = 0
+    """steps after a new class in which the learning rate rises"""
     label_smoothing: float = 0.0
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
     average: Literal["none", "float32", "bfloat16"] = "none"
@@ -76,6 +79,7 @@ class LearnerSettings:
             ("learning_rate", math.isfinite(self.learning_rate) and self.learning_rate > 0, "above 0"),
             ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
+            ("warm_up", self.warm_up >= 0, "0 or more"),
             ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
             ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),

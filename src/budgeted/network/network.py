@@ -28,7 +28,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
@@ -43,6 +42,7 @@ from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
 from budgeted.network.head import grow
 from budgeted.network.per_sample import PerSampleGradients
+from budgeted.network.rates import Rates
 from budgeted.network.sampled_gradients import SampledGradients, SampledStep
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Network(Keeps):
         optimizer: Optimizer,
         example: Callable[[int], Inputs],
         *,
-        schedule: LRScheduler | None = None,
+        rates: Rates | None = None,
         autocast: Autocast = "none",
         sample: Callable[[], SampledGradients] | None = None,
         average: Average | None = None,
@@ -75,13 +75,14 @@ class Network(Keeps):
         freezing: decides which blocks rest, and runs the backward; it knows the prices.
         example: inputs for so many samples, without data.
         sample: makes the sampled per-sample gradients, for a retrieval that wants them.
+        rates: of learning, where they move along the stream.
         average: of the weights, to predict with.
         """
         self.model = model
         self.account = account
         self.freezing = freezing
         self.optimizer = optimizer
-        self.schedule = schedule
+        self.rates = rates
         self.example = example
         self.device = next(iter(model.parameters()), torch.empty(0)).device
         self.scaler = torch.amp.GradScaler(self.device.type) if autocast == "float16" else None
@@ -126,13 +127,16 @@ class Network(Keeps):
 
     def update(self) -> None:
         """Step the optimizer on the gradients that are there; the average follows."""
+        if self.rates is not None:
+            self.rates.set(self.optimizer, self.freezing.share)
+        self._move()
+
+    def _move(self) -> None:
         if self.scaler is None:
             self._update()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        if self.schedule is not None:
-            self.schedule.step()
         if self.average is not None:
             self.average.update(self.model)
 
@@ -303,9 +307,7 @@ class Network(Keeps):
             if not math.isfinite(number):
                 raise BadLoss(f"the loss is {number} while training for an evaluation: lower learner.learning_rate")
             (value if self.scaler is None else self.scaler.scale(value)).backward()
-            schedule, self.schedule = self.schedule, None  # it counts the steps of the stream
-            self.update()
-            self.schedule = schedule
+            self._move()  # rates go with the stream, and this is beside it
         self.clear()
         self.account.charge(purpose, cost)
         self.account.ledger.steps += 1
@@ -425,6 +427,8 @@ class Network(Keeps):
     def grow_head(self, rows: int, generator: np.random.Generator) -> None:
         """Give the linear head so many rows: what is run before the next step is priced with the new ones."""
         grow(self.linear_head, rows, self.optimizer, generator)
+        if self.rates is not None:
+            self.rates.new_class()
         if self.average is not None:
             self.average.follow(self.model)
         self.freezing.refresh()
@@ -511,12 +515,12 @@ class Network(Keeps):
             for key, value in state.items():
                 tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
         tensors |= {f"freezing.{name}": tensor for name, tensor in self.freezing.state().items()}
-        if self.average is not None:
-            tensors |= {f"average.{name}": tensor for name, tensor in self.average.state().items()}
+        for part, keeps in (("average", self.average), ("rates", self.rates)):
+            if keeps is not None:
+                tensors |= {f"{part}.{name}": tensor for name, tensor in keeps.state().items()}
         numbers = {
             "tasks": self.tasks,
             "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
-            "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
         tensors[_NUMBERS] = torch.frombuffer(bytearray(json.dumps(numbers).encode()), dtype=torch.uint8)
@@ -543,8 +547,8 @@ class Network(Keeps):
                     self.optimizer.state[parameter][key] = value.clone()
         for group, rate in zip(self.optimizer.param_groups, numbers["rates"], strict=True):
             group["lr"] = rate
-        if self.schedule is not None:
-            self.schedule.load_state_dict(numbers["schedule"])
+        if self.rates is not None:
+            self.rates.load_state(_part(state, "rates."))
         if self.scaler is not None:
             self.scaler.load_state_dict(numbers["scaler"])
         if self.average is not None:

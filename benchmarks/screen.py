@@ -14,6 +14,8 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from budgeted.runs.run import Run
 
 #: name: decay, warm-up
 AVERAGES = {"0.99": (0.99, 10.0), "0.995": (0.995, 10.0), "0.998": (0.998, 10.0), "1/9 of the past": (0.99999, 10.0)}
+NORMS = "0.995, norms of the memory"
 
 
 def main() -> None:
@@ -80,18 +83,22 @@ def main() -> None:
             each.update(model)
 
     network.update = update  # type: ignore[method-assign]
-    curves: dict[str, list[float]] = {"none": [], **{name: [] for name in averages}}
+    curves: dict[str, list[float]] = {"none": [], **{name: [] for name in averages}, NORMS: []}
     start = time.perf_counter()
     with streams.arriving(run.dataset, run.stream, threads=0) as samples:
         for count, (sample, label) in enumerate(samples, start=1):
             learner.learn(sample, label)
             if count % config.eval_every == 0:
-                for name in curves:
+                for name in ("none", *averages):
                     network.average = averages.get(name)
                     if network.average is not None:
                         network.average.follow(model)
                     score, _ = evaluate(learner, run.test_images, run.test_labels, run.dataset.classes)
                     curves[name].append(round(100 * score.accuracy, 2))
+                network.average = averages["0.995"]
+                with norms_of_memory(learner):
+                    score, _ = evaluate(learner, run.test_images, run.test_labels, run.dataset.classes)
+                curves[NORMS].append(round(100 * score.accuracy, 2))
                 network.average = None
                 print(count, {name: curve[-1] for name, curve in curves.items()}, flush=True)
     found = {
@@ -107,6 +114,31 @@ def main() -> None:
     part = given.out.with_suffix(".part")
     part.write_text(json.dumps(found, indent=1))
     os.replace(part, given.out)
+
+
+@contextmanager
+def norms_of_memory(learner: Learner, per_class: int = 32) -> Iterator[None]:
+    """Inside, batch norm has the statistics of stored samples as they are, not varied, as many of each class."""
+    memory, average = learner.memory, learner.network.average
+    members = [memory.membership.members(row) for row in range(len(learner.class_labels))]
+    slots = np.concatenate([np.asarray(each)[:per_class] for each in members])
+    norms = [module for module in learner.model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    assert average is not None
+    known = {name: tensor.clone() for name, tensor in average.weights.items()}
+    with torch.no_grad(), average.lent_to(learner.model), learner.network.aside():
+        for module in norms:
+            module.reset_running_stats()  # into the tensors lent, which are the average's own
+            module.momentum = None
+        inputs = learner.problem.inputs(memory.gather(slots).samples)
+        learner.model.eval()
+        for module in norms:
+            module.train()
+        learner.model(inputs)
+    for module in norms:
+        module.momentum = 0.1
+    yield
+    for name, tensor in known.items():
+        average.weights[name].copy_(tensor)
 
 
 def vary(learner: Learner, size: int | None, until: float, mixup: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +25,11 @@ STREAM = dataclasses.replace(FACTS, samples=LENGTH)
 
 
 def optimizer() -> torch.optim.SGD:
-    return torch.optim.SGD(
-        [{"params": [nn.Parameter(torch.ones(2))]}, {"params": [nn.Parameter(torch.ones(1))], "lr": 3.0}], 0.5
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [nn.Parameter(torch.ones(2))]},
+        {"params": [nn.Parameter(torch.ones(1))], "lr": 3.0},
+    ]
+    return torch.optim.SGD(groups, 0.5)
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
@@ -46,7 +49,7 @@ def test_rates_are_those_of_torch(schedule: Schedule) -> None:
     assert ours.param_groups[0]["lr"] == 0
 
 
-def learner_with(**settings: object) -> Learner:
+def learner_with(**settings: Any) -> Learner:
     return make("vanilla", tiny(), STREAM, settings=settings_of(METHODS["vanilla"], **settings))
 
 

@@ -28,6 +28,7 @@ from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method, Step
+from budgeted.network import Inputs
 from budgeted.problems import DataFacts, Problem, Sample
 from budgeted.problems.batches import at, joined, stacked
 from budgeted.replay import Considers
@@ -171,13 +172,15 @@ class Learner(Lends):
             samples, labels = drawn.samples, drawn.labels
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
+            share = self.arrived / self.problem.samples if self.problem.samples else None
             inputs = self.problem.inputs(samples, self.generators["augmentation"])
+            inputs = self.problem.sized(self.network, inputs, share)
             step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns)
 
             outputs = self.network.forward(inputs)
             with self.network.autocast():
                 loss = self.method.loss(step, outputs)
-            self.network.freezing.share = self.arrived / self.problem.samples if self.problem.samples else None
+            self.network.freezing.share = share
             closed = (outputs, step.labels) if self.method.plain() and self.problem.closed else (None, None)
             done = self.network.backward(loss, *closed)
             self.method.after_backward(step)
@@ -195,7 +198,7 @@ class Learner(Lends):
             self.account.drop_step()
             raise
         if done is not None and moved:
-            self._record(done, self.account.end_step(done.costs), most, len(step.labels))
+            self._record(done, self.account.end_step(done.costs), most, step.inputs)
 
     def _observe(self, step: Step, drawn: Tensor) -> None:
         """Show the retrieval the gradients of what it drew."""
@@ -221,8 +224,8 @@ class Learner(Lends):
             executed = {purpose: cost for purpose, cost in done.costs.items() if purpose != "optimizer"}
         self.account.end_step(executed if self.account.affords(total(executed.values())) else {}, steps=0)
 
-    def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int, batch: int) -> None:
-        saved = self.network.saved(done, batch) if done.frozen and self.pace.spend_savings else NOTHING
+    def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int, inputs: Inputs) -> None:
+        saved = self.network.saved(done, inputs) if done.frozen and self.pace.spend_savings else NOTHING
         self.pace.note(self.under(total(costs.values())), most, self.under(saved))
         blocks = self.network.freezing.chain.blocks
         for block in done.frozen:

@@ -54,11 +54,15 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
 def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings, device: str) -> Problem:
     """The problem as given, or the classification of images with these facts."""
     if not isinstance(data, DataFacts):
+        if settings.learner.train_size is not None:
+            raise BudgetedError("learner.train_size is for images that are classified: leave it out")
         return data
     return Classification(
         data,
         settings.augmentation,
         label_smoothing=settings.learner.label_smoothing,
+        train_size=settings.learner.train_size,
+        train_size_until=settings.learner.train_size_until,
         channels_last=_channels_last(model, settings.learner),
         device=device,
     )

@@ -47,6 +47,10 @@ class LearnerSettings:
     """steps after a new class in which the learning rate rises"""
     label_smoothing: float = 0.0
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
+    train_size: int | None = None
+    """side in pixels of training images, whose steps cost less; None: as they are. Predictions see them as they are"""
+    train_size_until: float = 1.0
+    """share of the stream up to which they are smaller"""
     average: Literal["none", "float32", "bfloat16"] = "none"
     """predict with an average of the weights along the training, kept in this precision: its bytes count"""
     average_decay: float = 0.99
@@ -83,6 +87,8 @@ class LearnerSettings:
             ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
             ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
+            ("train_size", self.train_size is None or self.train_size >= 1, "1 or more"),
+            ("train_size_until", 0 < self.train_size_until <= 1, "above 0 and at most 1"),
             ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
             ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),

@@ -174,7 +174,7 @@ class Network(Keeps):
     def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
         """Those of the same samples once more, with running statistics and nothing frozen, where each is the gradient
         of one sample's loss; the pass is charged as similarity."""
-        cost = self.price_of(_count(inputs), backward=True)
+        cost = self.price_of(_count(inputs), backward=True, like=inputs)
         self.account.require(cost)
         with evaluating(self.model), self.freezing.paused(), self.sampled:
             torch.autograd.grad(loss(called(self.model, inputs)), self.trained(), allow_unused=True)
@@ -237,7 +237,7 @@ class Network(Keeps):
         count, head = _count(inputs), self.linear_head
         missing = head.out_features - len(weights.get(f"{self.freezing.chain.head}.weight", head.weight))
         macs, biases = count * missing * head.in_features, count * missing * (head.bias is not None)
-        cost = self.price_of(count) - Cost(macs + biases, 2 * macs + biases)
+        cost = self.price_of(count, like=inputs) - Cost(macs + biases, 2 * macs + biases)
         self.account.require(cost)
         with self.aside(), evaluating(self.model):
             outputs: Tensor = called(self.model, inputs, weights)
@@ -268,7 +268,7 @@ class Network(Keeps):
     @torch.no_grad()
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
         """What the head reads, in evaluation mode."""
-        cost = self.price_of(_count(inputs))
+        cost = self.price_of(_count(inputs), like=inputs)
         self.account.require(cost)
         found: list[Tensor] = []
 
@@ -288,7 +288,7 @@ class Network(Keeps):
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
     ) -> Iterator[tuple[str, Tensor]]:
         """Gradients of every sample's cross-entropy, parameter by parameter; the last samples as one (`together`)."""
-        cost = self.price_of(len(rows), backward=True)
+        cost = self.price_of(len(rows), backward=True, like=inputs)
         self.account.require(cost)
         self._per_sample = self._per_sample or PerSampleGradients(self.model)
         with self.aside():
@@ -342,11 +342,11 @@ class Network(Keeps):
         with training(self.model):
             return self._price(inputs, backward)
 
-    def price_of(self, count: int, *, backward: bool = False) -> Cost:
+    def price_of(self, count: int, *, backward: bool = False, like: Inputs | None = None) -> Cost:
         """A forward of so many samples in evaluation mode, and a whole backward if asked: linear in the samples, so one
-        shape is traced for all."""
+        shape is traced for all. `like`: inputs of their size, which may be smaller in training."""
         with evaluating(self.model):
-            cost = self._price(self.example(_PRICED), backward)
+            cost = self._price(self._example(_PRICED, like), backward)
         return Cost(cost.paper * count // _PRICED, cost.real * count // _PRICED)
 
     def practice_price(self, batch: int) -> Cost:
@@ -357,9 +357,9 @@ class Network(Keeps):
         """What a training step on so many samples costs at most, whatever rests."""
         return self.freezing.most(**_given(self.example(batch))) + self._average_cost
 
-    def nominal(self, batch: int) -> dict[Purpose, Cost]:
+    def nominal(self, batch: int, like: Inputs | None = None) -> dict[Purpose, Cost]:
         """What a training step on so many samples costs with nothing frozen, beside a loss of the method's own."""
-        prices = self.freezing.price(**_given(self.example(batch)))
+        prices = self.freezing.price(**_given(self._example(batch, like)))
         everything = [p for p in self.model.parameters() if p.requires_grad]
         return {
             "forward": total(prices.forward),
@@ -367,10 +367,18 @@ class Network(Keeps):
             "optimizer": self._update_cost(everything),
         }
 
-    def saved(self, done: FrozenStep, batch: int) -> Cost:
-        """What a training step on so many samples did not cost because blocks rested."""
-        whole = self.nominal(batch)
+    def saved(self, done: FrozenStep, inputs: Inputs) -> Cost:
+        """What a training step on these did not cost because blocks rested."""
+        whole = self.nominal(_count(inputs), like=inputs)
         return total(whole.values()) - total(done.costs[purpose] for purpose in whole)
+
+    def _example(self, count: int, like: Inputs | None) -> Inputs:
+        """So many without data: of the usual size, or of that of a tensor."""
+        usual = self.example(count)
+        if not isinstance(like, Tensor) or not isinstance(usual, Tensor) or like.shape[1:] == usual.shape[1:]:
+            return usual
+        layout = torch.contiguous_format if usual.is_contiguous() else torch.channels_last
+        return usual.new_empty(count, *like.shape[1:]).contiguous(memory_format=layout)
 
     @property
     def _average_cost(self) -> Cost:

@@ -25,6 +25,7 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "parameters": parameters,
         "buffers": sum(b.numel() * b.element_size() for b in model.buffers()),
         "average": _average_bytes(learner, growth),
+        "norms": 0 if learner.network.norms is None else learner.network.norms.nbytes(),
         "memory": learner.memory.nbytes(rule),
         "stream batch": waiting * bytes_per_slot((*learner.problem.columns(), label_column(declared or None)), rule),
         "selection": learner.selection.nbytes(),

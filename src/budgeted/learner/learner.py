@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -140,9 +141,25 @@ class Learner(Lends):
             give_up_slots(self)
 
     def before_prediction(self) -> None:
-        """Let methods that train for an evaluation do so (BiC, GDumb); what they run is charged."""
+        """Measure what predictions go by, and let methods that train for an evaluation do so (BiC, GDumb); what is run
+        is charged."""
         with self.working():
+            self._measure_norms()
             self.paid(self.method.before_prediction)
+            self._measure_norms()  # if it has moved weights
+
+    def _measure_norms(self) -> None:
+        """On stored samples, as many of each class, if it can be paid."""
+        norms, classes = self.network.norms, np.flatnonzero(self.memory.counts)
+        if norms is None or norms.fresh or len(self.memory) < 2:
+            return
+        each = -(-self.settings.learner.norm_samples // len(classes))
+        slots = np.concatenate([self.memory.membership.members(int(row))[:each] for row in classes])
+        inputs = self.problem.inputs(self.memory.gather(slots).samples)
+        read = Cost(0, self.memory.codec.operations(len(slots)))
+        if self.affords(self.network.price(inputs) + read):
+            self.network.measure_norms("evaluation_training", inputs)
+            self.account.charge("evaluation_training", read)
 
     # -- one training step -------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
 from budgeted.network.muon import Muon
+from budgeted.network.norms import MeasuredNorms
 from budgeted.network.rates import Rates
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
@@ -106,6 +107,7 @@ class Parts:
             rates=self._rates(optimizer),
             autocast=own.autocast,
             average=make_average(own, model, learner.seed),
+            norms=MeasuredNorms(model) if own.norms == "memory" else None,
             seed=learner.seed,
             sample=lambda: SampledGradients(
                 model,

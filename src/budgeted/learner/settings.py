@@ -57,6 +57,11 @@ class LearnerSettings:
     """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
     average_warm_up: float = 10.0
     """until then over 1 / (this - 1) of the steps so far"""
+    norms: Literal["running", "memory"] = "running"
+    """statistics of batch norm in predictions: the running ones, or of stored samples as they are, measured before an
+    evaluation"""
+    norm_samples: int = 256
+    """of the memory, as many of each class, that they are measured on"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -91,6 +96,7 @@ class LearnerSettings:
             ("train_size_until", 0 < self.train_size_until <= 1, "above 0 and at most 1"),
             ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
             ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
+            ("norm_samples", self.norm_samples >= 2, "at least 2"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
             ("sampled_group", self.sampled_group >= 1, "at least 1"),
         ):

@@ -12,7 +12,6 @@ up or down by chance, right in the mean; chance follows from the seed and the nu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Literal
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 from budgeted.budget import Cost
 from budgeted.budget.kept import Keeps
 from budgeted.budget.watched import watched
+from budgeted.network.norms import lent
 
 Precision = Literal["float32", "bfloat16"]
 _TINY = 512  # elements of the update that is watched for its price
@@ -80,24 +80,9 @@ class Average(Keeps):
             elif len(known) < len(fresh):
                 fresh[: len(known)] = known
 
-    @contextlib.contextmanager
-    def lent_to(self, model: nn.Module) -> Iterator[None]:
-        """Inside, the model has the averaged weights; no copy is made where they are of its own type."""
-        own = _averaged(model)
-        before = {name: tensor.data for name, tensor in own.items()}
-        try:
-            for name, tensor in own.items():
-                tensor.data = self.weights[name].to(tensor.dtype)
-            yield
-        finally:
-            for name, tensor in own.items():
-                tensor.data = before[name]
-
-    @torch.no_grad()
-    def settle_in(self, model: nn.Module) -> None:
-        """The model gets the averaged weights for good."""
-        for name, tensor in _averaged(model).items():
-            tensor.copy_(self.weights[name])
+    def lent_to(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Inside, the model has the averaged weights."""
+        return lent(_averaged(model), self.weights)
 
     def price(self) -> Cost:
         """Of one update."""

@@ -91,6 +91,10 @@ class DryNetwork(Network):
         self.account.charge(purpose, self.price(inputs))
         return torch.zeros(_count(inputs), self.rows)
 
+    def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
+        if self.norms is not None:
+            self.account.charge(purpose, self.price(inputs))
+
     def gradients(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> dict[str, Tensor | None]:
         self.account.charge(purpose, self.price(inputs, backward=True))
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}

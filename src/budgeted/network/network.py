@@ -41,6 +41,7 @@ from budgeted.network.average import Average
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
 from budgeted.network.head import grow
+from budgeted.network.norms import MeasuredNorms, lent
 from budgeted.network.per_sample import PerSampleGradients
 from budgeted.network.rates import Rates
 from budgeted.network.sampled_gradients import SampledGradients, SampledStep
@@ -68,6 +69,7 @@ class Network(Keeps):
         autocast: Autocast = "none",
         sample: Callable[[], SampledGradients] | None = None,
         average: Average | None = None,
+        norms: MeasuredNorms | None = None,
         seed: int = 0,
     ) -> None:
         """
@@ -77,6 +79,7 @@ class Network(Keeps):
         sample: makes the sampled per-sample gradients, for a retrieval that wants them.
         rates: of learning, where they move along the stream.
         average: of the weights, to predict with.
+        norms: statistics of batch norm to predict with.
         """
         self.model = model
         self.account = account
@@ -87,6 +90,7 @@ class Network(Keeps):
         self.device = next(iter(model.parameters()), torch.empty(0)).device
         self.scaler = torch.amp.GradScaler(self.device.type) if autocast == "float16" else None
         self.average = average
+        self.norms = norms or None  # a model without batch norm has none
         self._autocast = autocast
         self._seed = seed
         self._update = FusedStep(optimizer)
@@ -139,6 +143,8 @@ class Network(Keeps):
             self.scaler.update()
         if self.average is not None:
             self.average.update(self.model)
+        if self.norms is not None:
+            self.norms.fresh = False
 
     def clear(self) -> None:
         """No parameter has a gradient: as zero_grad does, which takes a tenth of a small model's step."""
@@ -211,11 +217,29 @@ class Network(Keeps):
 
     @contextlib.contextmanager
     def predicting(self) -> Iterator[None]:
-        """Inside, the model is as predictions are made with it: in evaluation mode, with averaged weights if there are
-        any."""
-        lent = contextlib.nullcontext() if self.average is None else self.average.lent_to(self.model)
-        with evaluating(self.model), lent:
+        """Inside, the model is as predictions are made with it: in evaluation mode, with averaged weights and measured
+        statistics if there are any."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(evaluating(self.model))
+            if self.average is not None:
+                stack.enter_context(self.average.lent_to(self.model))
+            if self.norms is not None and self.norms.fresh:
+                buffers = dict(self.model.named_buffers())
+                stack.enter_context(
+                    lent({name: buffers[name] for name in self.norms.statistics}, self.norms.statistics)
+                )
             yield
+
+    def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
+        """Measure batch norm's statistics on these inputs, with the weights that predictions are made with."""
+        if self.norms is None:
+            return
+        self.norms.fresh = False
+        cost = self.price(inputs)
+        self.account.require(cost)
+        with self.aside(), self.predicting():
+            self.norms.measure(self.model, lambda buffers: called(self.model, inputs, buffers))
+        self.account.charge(purpose, cost)
 
     @torch.no_grad()
     def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
@@ -454,6 +478,8 @@ class Network(Keeps):
         self.optimizer.param_groups[-1]["params"] += [p for p in self.model.parameters() if id(p) not in there]
         if self.average is not None:
             self.average.follow(self.model)
+        if self.norms is not None:
+            self.norms.follow(self.model)
         self.freezing.changed()
         self._known.clear()
         self._per_sample = None
@@ -482,12 +508,15 @@ class Network(Keeps):
         self.optimizer.state.clear()
         if self.average is not None:
             self.average.restart(self.model)
+        if self.norms is not None:
+            self.norms.fresh = False
 
     def settle(self) -> None:
         """For whoever takes the model without us: it gets the weights that predictions are made with, for good."""
-        if self.average is not None:
-            self.average.settle_in(self.model)
-            self.average = None
+        with self.predicting():
+            weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        self.model.load_state_dict(weights)
+        self.average = self.norms = None
 
     def close(self) -> None:
         """Take every hook off the model."""
@@ -503,9 +532,9 @@ class Network(Keeps):
     # -- what it keeps -----------------------------------------------------------------------------------------
 
     def nbytes(self) -> int:
-        """Parameters, buffers and their average; moments and gradients are working memory."""
+        """Parameters, buffers, their average and measured statistics; moments and gradients are working memory."""
         own = sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
-        return own + (0 if self.average is None else self.average.nbytes())
+        return own + sum(part.nbytes() for part in (self.average, self.norms) if part is not None)
 
     def working_nbytes(self) -> dict[str, int]:
         """Optimizer state and gradients."""
@@ -515,6 +544,10 @@ class Network(Keeps):
             "gradients": sum(p.numel() * p.element_size() for p in self.model.parameters()),
         }
 
+    def _parts(self) -> dict[str, Keeps]:
+        found = {"average": self.average, "norms": self.norms, "rates": self.rates}
+        return {name: part for name, part in found.items() if part is not None}
+
     def state(self) -> dict[str, Tensor]:
         """Everything that a later step depends on, for a checkpoint."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -523,9 +556,8 @@ class Network(Keeps):
             for key, value in state.items():
                 tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
         tensors |= {f"freezing.{name}": tensor for name, tensor in self.freezing.state().items()}
-        for part, keeps in (("average", self.average), ("rates", self.rates)):
-            if keeps is not None:
-                tensors |= {f"{part}.{name}": tensor for name, tensor in keeps.state().items()}
+        for part, keeps in self._parts().items():
+            tensors |= {f"{part}.{name}": tensor for name, tensor in keeps.state().items()}
         numbers = {
             "tasks": self.tasks,
             "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
@@ -555,12 +587,10 @@ class Network(Keeps):
                     self.optimizer.state[parameter][key] = value.clone()
         for group, rate in zip(self.optimizer.param_groups, numbers["rates"], strict=True):
             group["lr"] = rate
-        if self.rates is not None:
-            self.rates.load_state(_part(state, "rates."))
         if self.scaler is not None:
             self.scaler.load_state_dict(numbers["scaler"])
-        if self.average is not None:
-            self.average.load_state(_part(state, "average."), self.device)
+        for part, keeps in self._parts().items():
+            keeps.load_state(_part(state, f"{part}."), self.device)
         self.freezing.refresh()
         self.freezing.load_state(_part(state, "freezing."), self.device)
 

@@ -221,8 +221,7 @@ def test_batch_and_side_that_changed_together_are_told_apart() -> None:
     model = seeded(lambda: nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(2), Mean(), nn.Linear(4, 1)))
     prices = StepPrices(model)
     same(prices, model, (torch.zeros(2, 1, 8, 8),), {})
-    head = nn.Linear(4, 4)
-    model[4].weight, model[4].bias, model[4].out_features = head.weight, head.bias, 4  # type: ignore[index]
+    model[4].weight, model[4].bias = nn.Linear(4, 4).parameters()
     prices.forget()
     for batch, side in ((4, 8), (2, 8), (3, 4), (4, 4), (50, 4), (50, 8), (7, 8), (7, 4)):
         same(prices, model, (torch.zeros(batch, 1, side, side),), {})

@@ -50,7 +50,7 @@ def test_they_are_those_of_as_many_stored_samples_of_each_class(average: str) ->
     assert np.bincount(memory.gather(slots).labels.numpy()).tolist() == [2, 2, 2, 2]
     inputs = learner.problem.inputs(memory.gather(slots).samples)
     with learner.network.predicting():
-        norm, first = stem_norm(learner.model), learner.model.stem[0](inputs)  # type: ignore[index,union-attr]
+        norm, first = stem_norm(learner.model), learner.model.get_submodule("stem.0")(inputs)
         assert norm.running_mean is not None
         assert norm.running_var is not None
         torch.testing.assert_close(norm.running_mean, first.mean((0, 2, 3)))

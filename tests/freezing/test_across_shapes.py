@@ -213,3 +213,20 @@ def test_what_is_left_out_of_the_price_is_said_by_traces_alone() -> None:
         with pytest.warns(UnpricedOperatorWarning, match="i0"):
             prices.chain(prices.forward([torch.zeros(batch, 4)]))
     prices.of(prices.forward([torch.zeros(5, 4)]))
+
+
+def test_batch_and_side_that_changed_together_are_told_apart() -> None:
+    """A side halved by a stride, met with one sample more, might as well be eight less twice the batch; a growing head
+    must not vouch for that."""
+    model = seeded(lambda: nn.Sequential(nn.Conv2d(1, 4, 3, 2, 1), nn.ReLU(), nn.Flatten(2), Mean(), nn.Linear(4, 1)))
+    prices = StepPrices(model)
+    same(prices, model, (torch.zeros(2, 1, 8, 8),), {})
+    model[4].weight, model[4].bias = nn.Linear(4, 4).parameters()
+    prices.forget()
+    for batch, side in ((4, 8), (2, 8), (3, 4), (4, 4), (50, 4), (50, 8), (7, 8), (7, 4)):
+        same(prices, model, (torch.zeros(batch, 1, side, side),), {})
+
+
+class Mean(nn.Module):
+    def forward(self, features: Tensor) -> Tensor:
+        return features.mean(2)

@@ -212,7 +212,7 @@ def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
 
 
 def test_a_schedule_beside_it_is_refused() -> None:
-    learner = LearnerSettings(schedule="cosine")
+    learner, facts = LearnerSettings(schedule="cosine"), dataclasses.replace(FACTS, samples=100)
     with pytest.raises(BudgetedError, match=r"keep learner\.schedule=constant"):
-        learner_of(CLIB, settings=Settings(learner))
-    learner_of(CLIB, settings=Settings(learner, method={"adaptive_rate": False}))
+        learner_of(CLIB, settings=Settings(learner), facts=facts)
+    learner_of(CLIB, settings=Settings(learner, method={"adaptive_rate": False}), facts=facts)

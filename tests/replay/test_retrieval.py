@@ -23,14 +23,15 @@ def filled(labels: list[int]) -> Memory:
     return memory
 
 
-def class_balanced_law(labels: list[int], count: int) -> dict[tuple[int, ...], float]:
+def class_balanced_law(labels: list[int], count: int, young: int = 0) -> dict[tuple[int, ...], float]:
     """Probability of every ordered draw, by the definition."""
     law: dict[tuple[int, ...], float] = defaultdict(float)
     for order in itertools.permutations(range(len(labels)), count):
         probability, left = 1.0, set(range(len(labels)))
         for slot in order:
-            classes = {labels[other] for other in left}
-            probability /= len(classes) * sum(labels[other] == labels[slot] for other in left)
+            chances = {labels[other]: min(1.0, labels.count(labels[other]) / max(1, young)) for other in left}
+            probability *= chances[labels[slot]] / sum(chances.values())
+            probability /= sum(labels[other] == labels[slot] for other in left)
             left.remove(slot)
         law[order] = probability
     return law
@@ -66,12 +67,15 @@ def test_uniform_covers_a_large_memory() -> None:
     assert scipy.stats.kstest(drawn / len(memory), "uniform").pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("labels", "count"), [([0, 0, 0, 2, 5, 5], 2), ([0, 0, 0, 1, 1], 4)])
-def test_class_balanced_follows_its_law_also_when_classes_run_out(labels: list[int], count: int) -> None:
-    memory, generator, policy = filled(labels), np.random.default_rng(2), ClassBalanced()
+@pytest.mark.parametrize(
+    ("labels", "count", "young"),
+    [([0, 0, 0, 2, 5, 5], 2, 0), ([0, 0, 0, 1, 1], 4, 0), ([0, 0, 0, 2, 5, 5], 2, 3), ([0, 0, 0, 1, 1], 4, 8)],
+)
+def test_class_balanced_follows_its_law_also_when_classes_run_out(labels: list[int], count: int, young: int) -> None:
+    memory, generator, policy = filled(labels), np.random.default_rng(2), ClassBalanced(young)
     draws = 20_000
     outcomes = Counter(tuple(policy.draw(memory, count, generator).tolist()) for _ in range(draws))
-    law = class_balanced_law(labels, count)
+    law = class_balanced_law(labels, count, young)
     assert sum(law.values()) == pytest.approx(1.0)
     expected = np.array(list(law.values())) * draws
     observed = np.array([outcomes[order] for order in law])

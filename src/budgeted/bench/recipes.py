@@ -185,6 +185,51 @@ def vit() -> Recipe:
     )
 
 
+SCREENING_SEEDS = (11, 12, 13)
+"""those of result tables are never chosen by"""
+SCREENED = {
+    "learner.autocast": "bfloat16",
+    "learner.learning_rate": "2e-3",
+    "learner.average": "bfloat16",
+    "learner.average_decay": "0.995",
+}
+ONE_CHANGE: tuple[dict[str, str], ...] = (
+    {},
+    {"learner.average": "none"},
+    {"learner.average_decay": "0.99"},
+    {"learner.average_decay": "0.998"},
+    {"learner.learning_rate": "1e-3"},
+    {"learner.learning_rate": "3e-3"},
+    {"learner.batch_size": "32"},
+    {"learner.optimizer": "muon"},
+    {"learner.optimizer": "muon", "learner.muon_iterations": "3"},
+    {"learner.optimizer": "adamw", "learner.weight_decay": "0.05"},
+    {"learner.schedule": "linear"},
+    {"learner.warm_up": "30"},
+    {"learner.label_smoothing": "0.1"},
+    {"learner.norms": "memory"},
+    {"learner.train_size": "24"},
+    {"learner.train_size": "24", "learner.train_size_until": "0.7"},
+    {"augmentation.randaugment_ops": "1"},
+    {"augmentation.randaugment_ops": "0"},
+    {"learner.autocast": "none"},
+)
+"""from the base; the last asks whether lower precision changes the picture"""
+
+
+def screening(settings: Mapping[str, str]) -> RunConfig:
+    """Protocol `screening`: cpu-fast with class-balanced retrieval, an averaged network and forwards in bfloat16, at
+    equal compute. benchmarks/screen.py runs the same with several averages at once."""
+    return at_equal_compute(balanced(cpu_fast("vanilla", settings={**SCREENED, **settings})))
+
+
+def screened_parts() -> Recipe:
+    return Recipe(
+        "Which part earns its place? One change at a time, protocol screening.",
+        over_seeds([screening(change) for change in ONE_CHANGE], SCREENING_SEEDS),
+    )
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "components": components,
     "components-disjoint": components_disjoint,
@@ -199,6 +244,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "freezing-policies": freezing_policies,
     "vit": vit,
     **unrated(),
+    "screening": screened_parts,
 }
 
 

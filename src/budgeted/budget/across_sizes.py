@@ -49,6 +49,8 @@ class Polynomials:
         starts = [low + step if low == 1 else low for low, step in zip(lowest, steps, strict=True)]
         self._seen = [sorted(pair) for pair in zip(variables.first, variables.second, strict=True)]
         self._apart = list(steps)
+        # sizes that went together in all that was traced: either may stand for the other by mistake
+        self._together = set(itertools.combinations(range(len(variables)), 2))
         self._made: dict[tuple[int, ...], _Node] = {}
         self._axes = [self._axis(number, starts, step) for number, step in enumerate(steps)]
         self._nodes = [self._node(values) for values in itertools.product(*self._axes)]
@@ -82,7 +84,15 @@ class Polynomials:
         for number, (value, seen) in enumerate(zip(values, self._seen, strict=True)):
             self._apart[number] = math.gcd(self._apart[number], value - seen[0])
             seen[:] = min(value, seen[0]), max(value, seen[-1])
+        pairs = zip(values, self._lifted.variables.first, self._lifted.variables.second, strict=True)
+        moved = [Fraction(value - first, second - first) for value, first, second in pairs]
+        self._together = {(a, b) for a, b in self._together if moved[a] == moved[b]}
         return True
+
+    @property
+    def separated(self) -> bool:
+        """Whether traces that agree have shown which size is which."""
+        return not self._together
 
     def prices(self, sizes: Sizes, trained: frozenset[int]) -> BlockPrices:
         numbers = self.numbers(("prices", trained), lambda pricer: _flat(pricer.prices(trained)), sizes)

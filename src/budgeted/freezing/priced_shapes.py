@@ -1,8 +1,9 @@
 """The shapes that one forward was met in: the first few are traced, the others follow from them.
 
-Two traces give a polynomial, a third one that agrees with it to the last operation makes it trusted. What it does not
-cover is traced as ever: sizes of 1, sizes far from those that were traced, and forwards whose prices are no polynomial
-(one that takes another way at another size, or rounds sizes differently).
+Two traces give a polynomial, a third one that agrees with it to the last operation makes it trusted; where several
+sizes vary, as many as it takes to tell them apart. What it does not cover is traced as ever: sizes of 1, sizes far from
+those that were traced, and forwards whose prices are no polynomial (one that takes another way at another size, or
+rounds sizes differently).
 """
 
 from __future__ import annotations
@@ -107,8 +108,8 @@ class PricedShapes:
         if self._wrong > _ATTEMPTS:
             return
         agrees = self._agrees(shape)
-        if agrees:
-            self._trusted = True
+        if agrees and self._polynomials is not None:
+            self._trusted = self._polynomials.separated
         else:
             self._wrong += agrees is False
             self._learn(shape)
@@ -130,8 +131,11 @@ class PricedShapes:
             except NotAlike:
                 continue
             self._base, self._polynomials = other, found
-            self._trusted = any(self._agrees(third) for third in self.traced[:-1] if third is not other)
-            return
+            found_by_others = [self._agrees(third) for third in self.traced[:-1] if third is not other]
+            if False not in found_by_others:
+                self._trusted = True in found_by_others and found.separated
+                return
+            self._polynomials = None
 
     def _agrees(self, shape: Traced) -> bool | None:
         """Does the trace agree with the polynomials? None if they do not speak of it, or there are none."""

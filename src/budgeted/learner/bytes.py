@@ -24,6 +24,8 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
     items = {
         "parameters": parameters,
         "buffers": sum(b.numel() * b.element_size() for b in model.buffers()),
+        "average": _average_bytes(learner, growth),
+        "norms": 0 if learner.network.norms is None else learner.network.norms.nbytes(),
         "memory": learner.memory.nbytes(rule),
         "stream batch": waiting * bytes_per_slot((*learner.problem.columns(), label_column(declared or None)), rule),
         "selection": learner.selection.nbytes(),
@@ -32,6 +34,12 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "freezing": learner.freezing.nbytes() + _reserved_copies(learner, learner.freezing.policy, declared),
     }
     return {name: count for name, count in items.items() if count}
+
+
+def _average_bytes(learner: Learner, growth: int) -> int:
+    """Of the averaged weights, with what they will grow by beside the weights themselves."""
+    average = learner.network.average
+    return 0 if average is None else average.nbytes() + growth * average.element_bytes // 4
 
 
 def _copies_of_head(learner: Learner, part: Keeps) -> list[int]:
@@ -90,7 +98,9 @@ def refuse_class_without_room(learner: Learner) -> None:
     retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, learner.parts.facts(classes))
     declared = learner.problem.growth(learner.network, learner.problem.classes or 0)
     copies = [row for part in (learner.method, learner.freezing.policy) for row in _copies_of_head(learner, part)]
-    growth = (learner.problem.growth(learner.network, classes) - declared) * (1 + len(copies))
+    grown = learner.problem.growth(learner.network, classes) - declared
+    average = learner.network.average
+    growth = grown * (1 + len(copies)) + (0 if average is None else grown * average.element_bytes // 4)
     growth += max(0, retrieval.nbytes() - learner.retrieval.nbytes())
     smallest = learner.nbytes() - learner.memory.nbytes() + growth + learner.memory.smallest_limit
     if smallest > budget:

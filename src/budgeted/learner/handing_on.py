@@ -62,10 +62,10 @@ def hand_on(learner: Learner, path: Path, kind: Format, facts: str) -> None:
         )
     if not learner.class_labels:
         raise BudgetedError("nothing was learned yet: call learn() before exporting")
-    answering = Answering(learner).cpu().eval()
     samples = _some_samples(learner)
     ours = learner.logits(samples)
-    with torch.no_grad():
+    with learner.lock, learner.network.predicting(), torch.no_grad():
+        answering = Answering(learner).cpu().eval()
         _refuse_other_answers(ours, answering(samples), "the model")
         if kind == "safetensors":
             weights = {

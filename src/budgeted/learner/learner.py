@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method, Step
+from budgeted.network import Inputs
 from budgeted.problems import Sample
 from budgeted.problems.batches import at, joined, stacked
 from budgeted.replay import Considers
@@ -162,9 +164,25 @@ class Learner(Lends):
             give_up_slots(self)
 
     def before_prediction(self) -> None:
-        """Let methods that train for an evaluation do so (BiC, GDumb); what they run is charged."""
+        """Measure what predictions go by, and let methods that train for an evaluation do so (BiC, GDumb); what is run
+        is charged."""
         with self.working():
+            self._measure_norms()
             self.paid(self.method.before_prediction)
+            self._measure_norms()  # if it has moved weights
+
+    def _measure_norms(self) -> None:
+        """On stored samples, as many of each class, if it can be paid."""
+        norms, classes = self.network.norms, np.flatnonzero(self.memory.counts)
+        if norms is None or norms.fresh or len(self.memory) < 2:
+            return
+        each = -(-self.settings.learner.norm_samples // len(classes))
+        slots = np.concatenate([self.memory.membership.members(int(row))[:each] for row in classes])
+        inputs = self.problem.inputs(self.memory.gather(slots).samples)
+        read = Cost(0, self.memory.codec.operations(len(slots)))
+        if self.affords(self.network.price(inputs) + read):
+            self.network.measure_norms("evaluation_training", inputs)
+            self.account.charge("evaluation_training", read)
 
     # -- one training step -------------------------------------------------------------------------------------
 
@@ -199,13 +217,15 @@ class Learner(Lends):
                 rows = rows[:0]  # these samples' part of the gradient is there
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
+            share = self.arrived / self.problem.samples if self.problem.samples else None
             inputs = self.problem.inputs(samples, self.generators["augmentation"])
+            inputs = self.problem.sized(self.network, inputs, share)
             step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns, samples)
 
             outputs = self.network.forward(inputs)
             with self.network.autocast():
                 loss = self.method.loss(step, outputs)
-            self.network.freezing.share = self.arrived / self.problem.samples if self.problem.samples else None
+            self.network.freezing.share = share
             closed = (outputs, step.labels) if self.method.plain() and self.problem.closed else (None, None)
             done = self.network.backward(loss, *closed)
             self.network.add(ahead)
@@ -225,7 +245,7 @@ class Learner(Lends):
             self.account.drop_step()
             raise
         if done is not None and moved:
-            self._record(done, self.account.end_step(done.costs), most, len(step.labels))
+            self._record(done, self.account.end_step(done.costs), most, step.inputs)
 
     def _observe(self, step: Step, drawn: Tensor) -> None:
         """Show the retrieval the gradients of what it drew."""
@@ -251,8 +271,8 @@ class Learner(Lends):
             executed = {purpose: cost for purpose, cost in done.costs.items() if purpose != "optimizer"}
         self.account.end_step(executed if self.account.affords(total(executed.values())) else {}, steps=0)
 
-    def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int, batch: int) -> None:
-        saved = self.network.saved(done, batch) if done.frozen and self.pace.spend_savings else NOTHING
+    def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int, inputs: Inputs) -> None:
+        saved = self.network.saved(done, inputs) if done.frozen and self.pace.spend_savings else NOTHING
         self.pace.note(self.under(total(costs.values())), most, self.under(saved))
         blocks = self.network.freezing.chain.blocks
         for block in done.frozen:

@@ -23,7 +23,6 @@ from budgeted.learner.pace import Pace
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
 from budgeted.network import Inputs, Network
-from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems import Problem, Sample
 from budgeted.problems.batches import at, joined, length
 from budgeted.replay import Memory
@@ -73,7 +72,7 @@ class Lends:
     def outputs(self, samples: Any, batch: int = 256) -> Any:
         """What the network says to samples, as the method corrects it; may be asked at any moment."""
         samples = self.problem.batch(samples)
-        with self.lock, evaluating(self.model):
+        with self.lock, self.network.predicting():
             found = []
             for start in range(0, length(samples), batch):
                 chunk = at(samples, slice(start, start + batch))
@@ -111,7 +110,7 @@ class Lends:
     @torch.no_grad()
     def scores(self, samples: Sample, labels: Sequence[Any]) -> Tensor:
         """How right the answers to a batch of samples are, from 0 to 1."""
-        with self.lock, evaluating(self.model):
+        with self.lock, self.network.predicting():
             if self.memory.codec.everywhere:
                 samples = self.memory.codec.passed(samples)
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
@@ -275,14 +274,17 @@ class Lends:
         self.charge_codec()
         return self.problem.inputs(samples, self.generators["technique"] if augment else None)
 
-    def answers(self, purpose: Purpose, samples: Sample, *, augment: bool = False) -> Tensor:
-        """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`."""
+    def answers(
+        self, purpose: Purpose, samples: Sample, *, augment: bool = False, as_predicted: bool = False
+    ) -> Tensor:
+        """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`; with the weights as
+        they are, or with those that predictions are made with."""
         count = length(samples)
         chunks = (
             self.inputs_of(at(samples, slice(start, start + _CHUNK)), augment=augment)
             for start in range(0, count, _CHUNK)
         )
-        return self.network.answers(purpose, chunks, count)
+        return self.network.answers(purpose, chunks, count, as_predicted=as_predicted)
 
     def practise(self, purpose: Purpose, samples: Sample, rows: Tensor) -> float:
         """A plain training step outside the stream, varied, nothing frozen, charged to `purpose`; its loss."""

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler
 
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
-from budgeted.network import Network, SampledGradients
+from budgeted.network import Average, Network, SampledGradients
+from budgeted.network.muon import Muon
+from budgeted.network.norms import MeasuredNorms
+from budgeted.network.rates import Rates
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
     CODECS,
@@ -54,11 +56,15 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
 def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings, device: str) -> Problem:
     """The problem as given, or the classification of images with these facts."""
     if not isinstance(data, DataFacts):
+        if settings.learner.train_size is not None:
+            raise BudgetedError("learner.train_size is for images that are classified: leave it out")
         return data
     return Classification(
         data,
         settings.augmentation,
         label_smoothing=settings.learner.label_smoothing,
+        train_size=settings.learner.train_size,
+        train_size_until=settings.learner.train_size_until,
         channels_last=_channels_last(model, settings.learner),
         device=device,
     )
@@ -82,7 +88,6 @@ class Parts:
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
         optimizer = make_optimizer(own, model)
-        steps = None if learner.problem.samples is None else learner.problem.samples * (learner.iterations or 1)
         example = learner.problem.example(2)
         freezing = LayerFreezing(
             model,
@@ -100,8 +105,10 @@ class Parts:
             freezing,
             optimizer,
             learner.problem.example,
-            schedule=make_schedule(own, optimizer, steps),
+            rates=self._rates(optimizer),
             autocast=own.autocast,
+            average=make_average(own, model, learner.seed),
+            norms=MeasuredNorms(model) if own.norms == "memory" else None,
             seed=learner.seed,
             sample=lambda: SampledGradients(
                 model,
@@ -151,6 +158,19 @@ class Parts:
             slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*codec.columns(sample), *beside))))
         return Memory(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
+    def _rates(self, optimizer: Optimizer) -> Rates | None:
+        compute = self.learner.budget.compute
+        if self.own.schedule != "constant" and (
+            self.learner.problem.samples is None or (compute is not None and compute.each)
+        ):
+            raise BudgetedError(
+                f"learner.schedule={self.own.schedule} goes by the length of the stream: say how many samples there "
+                "are (DataFacts.samples) under a total of compute, or keep it constant"
+            )
+        if self.own.schedule == "constant" and not self.own.warm_up:
+            return None
+        return Rates(optimizer, self.own.schedule, self.own.warm_up)
+
     def _policy(self) -> FreezingPolicy:
         name, given = self.learner.method.freezing, dict(self.learner.settings.freezing)
         if not isinstance(name, str):
@@ -197,16 +217,35 @@ def _made(what: str, make: Callable[[], T]) -> T:
 
 def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
     parameters, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
+    if settings.optimizer == "muon":
+        head, body = head_and_body(model)
+        return Muon(
+            [{"params": head, "orthogonal": False}, {"params": body}],
+            rate,
+            momentum=settings.muon_momentum,
+            iterations=settings.muon_iterations,
+            weight_decay=decay,
+        )
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
     return kind(parameters, rate, weight_decay=decay, fused=True)
 
 
-def make_schedule(settings: LearnerSettings, optimizer: Optimizer, steps: float | None) -> LRScheduler | None:
-    if settings.schedule == "constant":
+def head_and_body(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Parameters of the last linear layer, whose rows are classes, and all others."""
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    head = list(linear[-1].parameters()) if linear else []
+    known = {id(parameter) for parameter in head}
+    return head, [parameter for parameter in model.parameters() if id(parameter) not in known]
+
+
+def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:
+    if settings.average == "none":
         return None
-    return CosineAnnealingLR(optimizer, max(1, int(steps or 1)))
+    return Average(
+        model, decay=settings.average_decay, warm_up=settings.average_warm_up, precision=settings.average, seed=seed
+    )
 
 
 def _channels_last(model: nn.Module, settings: LearnerSettings) -> bool:

@@ -13,6 +13,7 @@ from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.methods import Method
+from budgeted.network.rates import Schedule
 from budgeted.problems import PROBLEMS
 from budgeted.problems.augment import Augmentation
 from budgeted.replay import CODECS, RETRIEVALS, SELECTIONS
@@ -28,18 +29,39 @@ class LearnerSettings:
 
     batch_size: int = 16
     """samples in a training batch"""
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
-    """algorithm of the updates"""
+    optimizer: Literal["adam", "adamw", "muon", "sgd"] = "adam"
+    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else"""
     learning_rate: float = 3e-4
     """step size"""
     weight_decay: float = 0.0
     """decay of the weights, as the optimizer defines it"""
     momentum: float = 0.0
     """of sgd"""
-    schedule: Literal["constant", "cosine"] = "constant"
-    """learning rate over the planned iterations"""
+    muon_momentum: float = 0.95
+    """of muon"""
+    muon_iterations: int = 5
+    """Newton-Schulz iterations of muon, which are charged"""
+    schedule: Schedule = "constant"
+    """learning rate over a stream of known length: down to 0 in a line or a cosine"""
+    warm_up: int = 0
+    """steps after a new class in which the learning rate rises"""
     label_smoothing: float = 0.0
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
+    train_size: int | None = None
+    """side in pixels of training images, whose steps cost less; None: as they are. Predictions see them as they are"""
+    train_size_until: float = 1.0
+    """share of the stream up to which they are smaller"""
+    average: Literal["none", "float32", "bfloat16"] = "none"
+    """predict with an average of the weights along the training, kept in this precision: its bytes count"""
+    average_decay: float = 0.99
+    """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
+    average_warm_up: float = 10.0
+    """until then over 1 / (this - 1) of the steps so far"""
+    norms: Literal["running", "memory"] = "running"
+    """statistics of batch norm in predictions: the running ones, or of stored samples as they are, measured before an
+    evaluation"""
+    norm_samples: int = 256
+    """of the memory, as many of each class, that they are measured on"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -66,7 +88,15 @@ class LearnerSettings:
             ("learning_rate", math.isfinite(self.learning_rate) and self.learning_rate > 0, "above 0"),
             ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
+            ("warm_up", self.warm_up >= 0, "0 or more"),
+            ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
+            ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
+            ("train_size", self.train_size is None or self.train_size >= 1, "1 or more"),
+            ("train_size_until", 0 < self.train_size_until <= 1, "above 0 and at most 1"),
+            ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
+            ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
+            ("norm_samples", self.norm_samples >= 2, "at least 2"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
             ("sampled_group", self.sampled_group >= 1, "at least 1"),
         ):

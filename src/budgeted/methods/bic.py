@@ -140,7 +140,7 @@ class BiasCorrection(Method):
         if first and held[:first].any() and held[first:].any() and self.learner.affords(price):
             samples = torch.cat([self._kept[row, :count] for row, count in enumerate(held)])
             labels = torch.from_numpy(np.repeat(np.arange(len(held)), held))
-            logits = self.learner.answers("evaluation_training", samples)[:, :seen]
+            logits = self.learner.answers("evaluation_training", samples, as_predicted=True)[:, :seen]
             self._correction = network.run_once("evaluation_training", fit, logits, labels, first, self.decay)
 
     def corrected(self, logits: Tensor) -> Tensor:

@@ -97,7 +97,8 @@ class SampleWiseImportance(Method):
         self._rate = float(group["lr"])
         if self.adaptive_rate and "initial_lr" in group:  # left there by a schedule
             raise BudgetedError(
-                "clib moves the learning rate itself: keep learner.schedule=constant, or set method.adaptive_rate=false"
+                "clib moves the learning rate itself: keep learner.schedule=constant and learner.warm_up=0, or set "
+                "method.adaptive_rate=false"
             )
         self._take_turn()
 

@@ -124,16 +124,17 @@ class TrainsForEvaluation(Method):
         learner = self.learner
         seed = int(learner.generator("technique").integers(2**62))
         generator = torch.Generator(learner.network.device).manual_seed(seed)
-        learner.network.optimizer.state.clear()
         if self.restart == "draw":
             for name, module in learner.network.model.named_modules():
                 draw(name, module, generator)
+            learner.network.restarted()
             return
         kept = {**dict(learner.network.model.named_parameters()), **dict(learner.network.model.named_buffers())}
         with torch.no_grad():
             for name, tensor in self._start.items():
                 kept[name].copy_(tensor)
         draw("head", learner.network.head, generator)
+        learner.network.restarted()
 
 
 def _batches(stored: int, batch: int, steps: int, generator: np.random.Generator) -> Iterator[Slots]:

@@ -40,7 +40,7 @@ class LentToMethod(Lent, Protocol):
     def end_training(self) -> None:
         """What is left of the compute pays for no further training: say so, once."""
 
-    def answers(self, purpose: Purpose, samples: Any, *, augment: bool = False) -> Tensor:
+    def answers(self, purpose: Purpose, samples: Any, *, augment: bool = False, as_predicted: bool = False) -> Tensor:
         """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`."""
 
     def practise(self, purpose: Purpose, samples: Any, rows: Tensor) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from budgeted.network.average import Average
 from budgeted.network.network import Autocast, Inputs, Network, called
 from budgeted.network.sampled_gradients import SampledGradients, SampledStep
 
-__all__ = ["Autocast", "Inputs", "Network", "SampledGradients", "SampledStep", "called"]
+__all__ = ["Autocast", "Average", "Inputs", "Network", "SampledGradients", "SampledStep", "called"]

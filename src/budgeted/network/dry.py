@@ -53,7 +53,7 @@ class DryNetwork(Network):
         costs = self.freezing.foretell(loss, [(o, each["inputs"], each.get("keywords", {})) for o, each in given])
         for parameter in self.trained():
             parameter.grad = parameter.detach()
-        return FrozenStep(frozenset(), costs, 0.0, float(loss.detach()))
+        return self._with_average(FrozenStep(frozenset(), costs, 0.0, float(loss.detach())))
 
     def update(self) -> None:
         self.freezing.step += 1
@@ -83,21 +83,25 @@ class DryNetwork(Network):
         return self._read[count]
 
     def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
-        self.account.charge("similarity", self.price_of(_count(inputs), backward=True))
+        self.account.charge("similarity", self.price_of(_count(inputs), backward=True, like=inputs))
         zeros = torch.zeros(_count(inputs), len(self.sampled))
         return SampledStep(zeros, torch.ones(len(self.sampled), dtype=torch.bool)), 0
 
-    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int) -> Tensor:
+    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
         self.account.charge(purpose, self.price_of(count))
         return torch.zeros(count, self.rows)
 
     def answers_of(self, weights: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose = "forward") -> Tensor:
-        self.account.charge(purpose, self.price_of(_count(inputs)))
+        self.account.charge(purpose, self.price_of(_count(inputs), like=inputs))
         return torch.zeros(_count(inputs), self.rows)
 
     def outputs_with(self, parameters: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose) -> Tensor:
         self.account.charge(purpose, self.price(inputs))
         return torch.zeros(_count(inputs), self.rows)
+
+    def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
+        if self.norms is not None:
+            self.account.charge(purpose, self.price(inputs))
 
     def gradients(
         self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor], *, learning: bool = False
@@ -106,13 +110,13 @@ class DryNetwork(Network):
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
-        self.account.charge(purpose, self.price_of(_count(inputs)))
+        self.account.charge(purpose, self.price_of(_count(inputs), like=inputs))
         return torch.zeros(_count(inputs), self.linear_head.in_features)
 
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
     ) -> Iterator[tuple[str, Tensor]]:
-        self.account.charge(purpose, self.price_of(len(rows), backward=True))
+        self.account.charge(purpose, self.price_of(len(rows), backward=True, like=inputs))
         count = len(rows) - together + (together > 0)
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:

@@ -16,6 +16,7 @@ counted in bytes and charged like the learner's own.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,20 +28,22 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from budgeted.budget import Cost, Purpose, total
+from budgeted.budget import NOTHING, Cost, Purpose, total
 from budgeted.budget.account import Account
 from budgeted.budget.kept import Keeps
 from budgeted.budget.trace import tracing
 from budgeted.budget.watched import watched
 from budgeted.freezing import BadLoss, FrozenStep, LayerFreezing
+from budgeted.network.average import Average
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
 from budgeted.network.head import grow
+from budgeted.network.norms import MeasuredNorms, lent
 from budgeted.network.per_sample import PerSampleGradients
+from budgeted.network.rates import Rates
 from budgeted.network.sampled_gradients import SampledGradients, SampledStep
 
 T = TypeVar("T")
@@ -64,9 +67,11 @@ class Network(Keeps):
         optimizer: Optimizer,
         example: Callable[[int], Inputs],
         *,
-        schedule: LRScheduler | None = None,
+        rates: Rates | None = None,
         autocast: Autocast = "none",
         sample: Callable[[], SampledGradients] | None = None,
+        average: Average | None = None,
+        norms: MeasuredNorms | None = None,
         seed: int = 0,
     ) -> None:
         """
@@ -74,15 +79,20 @@ class Network(Keeps):
         freezing: decides which blocks rest, and runs the backward; it knows the prices.
         example: inputs for so many samples, without data.
         sample: makes the sampled per-sample gradients, for a retrieval that wants them.
+        rates: of learning, where they move along the stream.
+        average: of the weights, to predict with.
+        norms: statistics of batch norm to predict with.
         """
         self.model = model
         self.account = account
         self.freezing = freezing
         self.optimizer = optimizer
-        self.schedule = schedule
+        self.rates = rates
         self.example = example
         self.device = next(iter(model.parameters()), torch.empty(0)).device
         self.scaler = torch.amp.GradScaler(self.device.type) if autocast == "float16" else None
+        self.average = average
+        self.norms = norms or None  # a model without batch norm has none
         self._autocast = autocast
         self._seed = seed
         self._update = FusedStep(optimizer)
@@ -128,17 +138,24 @@ class Network(Keeps):
     def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:
         """Decide what rests and run the backward without it; `logits` and `rows` where the loss is a plain
         cross-entropy."""
-        return self.freezing.backward(loss, logits, rows, decided=self._decided, scaler=self.scaler)
+        return self._with_average(self.freezing.backward(loss, logits, rows, decided=self._decided, scaler=self.scaler))
 
     def update(self) -> None:
-        """Step the optimizer on the gradients that are there."""
+        """Step the optimizer on the gradients that are there; the average follows."""
+        if self.rates is not None:
+            self.rates.set(self.optimizer, self.freezing.share)
+        self._move()
+
+    def _move(self) -> None:
         if self.scaler is None:
             self._update()
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
-        if self.schedule is not None:
-            self.schedule.step()
+        if self.average is not None:
+            self.average.update(self.model)
+        if self.norms is not None:
+            self.norms.fresh = False
 
     def add(self, gradients: Mapping[str, Tensor]) -> None:
         """To those of the step whose backward was just run; what rests in it has none."""
@@ -181,7 +198,7 @@ class Network(Keeps):
     def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
         """Those of the same samples once more, with running statistics and nothing frozen, where each is the gradient
         of one sample's loss; the pass is charged as similarity."""
-        cost = self.price_of(_count(inputs), backward=True)
+        cost = self.price_of(_count(inputs), backward=True, like=inputs)
         self.account.require(cost)
         with evaluating(self.model), self.freezing.paused(), self.sampled:
             torch.autograd.grad(loss(called(self.model, inputs)), self.trained(), allow_unused=True)
@@ -220,12 +237,39 @@ class Network(Keeps):
         with self.freezing.paused(), contextlib.nullcontext() if self._sampled is None else self._sampled.paused():
             yield
 
+    @contextlib.contextmanager
+    def predicting(self) -> Iterator[None]:
+        """Inside, the model is as predictions are made with it: in evaluation mode, with averaged weights and measured
+        statistics if there are any."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(evaluating(self.model))
+            if self.average is not None:
+                stack.enter_context(self.average.lent_to(self.model))
+            if self.norms is not None and self.norms.fresh:
+                buffers = dict(self.model.named_buffers())
+                stack.enter_context(
+                    lent({name: buffers[name] for name in self.norms.statistics}, self.norms.statistics)
+                )
+            yield
+
+    def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
+        """Measure batch norm's statistics on these inputs, with the weights that predictions are made with."""
+        if self.norms is None:
+            return
+        self.norms.fresh = False
+        cost = self.price(inputs)
+        self.account.require(cost)
+        with self.aside(), self.predicting():
+            self.norms.measure(self.model, lambda buffers: called(self.model, inputs, buffers))
+        self.account.charge(purpose, cost)
+
     @torch.no_grad()
-    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int) -> Tensor:
-        """Outputs for `count` samples in evaluation mode, chunk after chunk; nothing of the model moves."""
+    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
+        """Outputs for `count` samples in evaluation mode, chunk after chunk; nothing of the model moves. With the
+        weights as they are, or with those that predictions are made with."""
         cost = self.price_of(count)
         self.account.require(cost)
-        with self.aside(), evaluating(self.model):
+        with self.aside(), self.predicting() if as_predicted else evaluating(self.model):
             found = [called(self.model, inputs).float().cpu() for inputs in chunks]
         self.account.charge(purpose, cost)
         return torch.cat(found)
@@ -239,7 +283,7 @@ class Network(Keeps):
         count, head = _count(inputs), self.linear_head
         missing = head.out_features - len(weights.get(f"{self.freezing.chain.head}.weight", head.weight))
         macs, biases = count * missing * head.in_features, count * missing * (head.bias is not None)
-        cost = self.price_of(count) - Cost(macs + biases, 2 * macs + biases)
+        cost = self.price_of(count, like=inputs) - Cost(macs + biases, 2 * macs + biases)
         self.account.require(cost)
         with self.aside(), evaluating(self.model):
             outputs: Tensor = called(self.model, inputs, weights)
@@ -273,7 +317,7 @@ class Network(Keeps):
     @torch.no_grad()
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
         """What the head reads, in evaluation mode."""
-        cost = self.price_of(_count(inputs))
+        cost = self.price_of(_count(inputs), like=inputs)
         self.account.require(cost)
         found: list[Tensor] = []
 
@@ -293,7 +337,7 @@ class Network(Keeps):
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
     ) -> Iterator[tuple[str, Tensor]]:
         """Gradients of every sample's cross-entropy, parameter by parameter; the last samples as one (`together`)."""
-        cost = self.price_of(len(rows), backward=True)
+        cost = self.price_of(len(rows), backward=True, like=inputs)
         self.account.require(cost)
         self._per_sample = self._per_sample or PerSampleGradients(self.model)
         with self.aside():
@@ -312,9 +356,7 @@ class Network(Keeps):
             if not math.isfinite(number):
                 raise BadLoss(f"the loss is {number} while training for an evaluation: lower learner.learning_rate")
             (value if self.scaler is None else self.scaler.scale(value)).backward()
-            schedule, self.schedule = self.schedule, None  # it counts the steps of the stream
-            self.update()
-            self.schedule = schedule
+            self._move()  # rates go with the stream, and this is beside it
         self.clear()
         self.account.charge(purpose, cost)
         self.account.ledger.steps += 1
@@ -349,35 +391,57 @@ class Network(Keeps):
         with training(self.model):
             return self._price(inputs, backward)
 
-    def price_of(self, count: int, *, backward: bool = False) -> Cost:
+    def price_of(self, count: int, *, backward: bool = False, like: Inputs | None = None) -> Cost:
         """A forward of so many samples in evaluation mode, and a whole backward if asked: linear in the samples, so one
-        shape is traced for all."""
+        shape is traced for all. `like`: inputs of their size, which may be smaller in training."""
         with evaluating(self.model):
-            cost = self._price(self.example(_PRICED), backward)
+            cost = self._price(self._example(_PRICED, like), backward)
         return Cost(cost.paper * count // _PRICED, cost.real * count // _PRICED)
 
     def practice_price(self, batch: int) -> Cost:
         """What `practise` costs on so many samples."""
-        return self.price(self.example(batch), backward=True) + self.freezing.optimizer_cost(self.trained())
+        return self.price(self.example(batch), backward=True) + self._update_cost(self.trained())
 
     def most(self, batch: int) -> Cost:
         """What a training step on so many samples costs at most, whatever rests."""
-        return self.freezing.most(**_given(self.example(batch)))
+        return self.freezing.most(**_given(self.example(batch))) + self._average_cost
 
-    def nominal(self, batch: int) -> dict[Purpose, Cost]:
+    def nominal(self, batch: int, like: Inputs | None = None) -> dict[Purpose, Cost]:
         """What a training step on so many samples costs with nothing frozen, beside a loss of the method's own."""
-        prices = self.freezing.price(**_given(self.example(batch)))
+        prices = self.freezing.price(**_given(self._example(batch, like)))
         everything = [p for p in self.model.parameters() if p.requires_grad]
         return {
             "forward": total(prices.forward),
             "backward": total(prices.backward),
-            "optimizer": self.freezing.optimizer_cost(everything),
+            "optimizer": self._update_cost(everything),
         }
 
-    def saved(self, done: FrozenStep, batch: int) -> Cost:
-        """What a training step on so many samples did not cost because blocks rested."""
-        whole = self.nominal(batch)
+    def saved(self, done: FrozenStep, inputs: Inputs) -> Cost:
+        """What a training step on these did not cost because blocks rested."""
+        whole = self.nominal(_count(inputs), like=inputs)
         return total(whole.values()) - total(done.costs[purpose] for purpose in whole)
+
+    def _example(self, count: int, like: Inputs | None) -> Inputs:
+        """So many without data: of the usual size, or of that of a tensor."""
+        usual = self.example(count)
+        if not isinstance(like, Tensor) or not isinstance(usual, Tensor) or like.shape[1:] == usual.shape[1:]:
+            return usual
+        layout = torch.contiguous_format if usual.is_contiguous() else torch.channels_last
+        return usual.new_empty(count, *like.shape[1:]).contiguous(memory_format=layout)
+
+    @property
+    def _average_cost(self) -> Cost:
+        return NOTHING if self.average is None else self.average.price()
+
+    def _update_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
+        return self.freezing.optimizer_cost(trained) + self._average_cost
+
+    def _with_average(self, done: FrozenStep) -> FrozenStep:
+        """The average follows in every step, whatever rests."""
+        if self.average is None:
+            return done
+        costs = {**done.costs, "optimizer": done.costs.get("optimizer", NOTHING) + self._average_cost}
+        return dataclasses.replace(done, costs=costs)
 
     def _price(self, inputs: Inputs, backward: bool) -> Cost:
         prices = self.freezing.price(**_given(inputs))
@@ -420,6 +484,10 @@ class Network(Keeps):
     def grow_head(self, rows: int, generator: np.random.Generator) -> None:
         """Give the linear head so many rows: what is run before the next step is priced with the new ones."""
         grow(self.linear_head, rows, self.optimizer, generator)
+        if self.rates is not None:
+            self.rates.new_class()
+        if self.average is not None:
+            self.average.follow(self.model)
         self.freezing.refresh()
 
     def changed(self) -> None:
@@ -432,7 +500,11 @@ class Network(Keeps):
         for parameter in [each for each in self.optimizer.state if id(each) not in known]:
             del self.optimizer.state[parameter]
         there = {id(parameter) for parameter in self.parameters()}
-        self.optimizer.param_groups[0]["params"] += [p for p in self.model.parameters() if id(p) not in there]
+        self.optimizer.param_groups[-1]["params"] += [p for p in self.model.parameters() if id(p) not in there]
+        if self.average is not None:
+            self.average.follow(self.model)
+        if self.norms is not None:
+            self.norms.follow(self.model)
         self.freezing.changed()
         self._known.clear()
         self._per_sample = None
@@ -456,6 +528,21 @@ class Network(Keeps):
                 self.model.end_task()  # type: ignore[operator]
             self.changed()
 
+    def restarted(self) -> None:
+        """The weights were replaced by others: the optimizer and the average remember nothing."""
+        self.optimizer.state.clear()
+        if self.average is not None:
+            self.average.restart(self.model)
+        if self.norms is not None:
+            self.norms.fresh = False
+
+    def settle(self) -> None:
+        """For whoever takes the model without us: it gets the weights that predictions are made with, for good."""
+        with self.predicting():
+            weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        self.model.load_state_dict(weights)
+        self.average = self.norms = None
+
     def close(self) -> None:
         """Take every hook off the model."""
         self.freezing.remove()
@@ -470,8 +557,9 @@ class Network(Keeps):
     # -- what it keeps -----------------------------------------------------------------------------------------
 
     def nbytes(self) -> int:
-        """Parameters and buffers; moments and gradients are working memory."""
-        return sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
+        """Parameters, buffers, their average and measured statistics; moments and gradients are working memory."""
+        own = sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
+        return own + sum(part.nbytes() for part in (self.average, self.norms) if part is not None)
 
     def working_nbytes(self) -> dict[str, int]:
         """Optimizer state and gradients."""
@@ -481,6 +569,10 @@ class Network(Keeps):
             "gradients": sum(p.numel() * p.element_size() for p in self.model.parameters()),
         }
 
+    def _parts(self) -> dict[str, Keeps]:
+        found = {"average": self.average, "norms": self.norms, "rates": self.rates}
+        return {name: part for name, part in found.items() if part is not None}
+
     def state(self) -> dict[str, Tensor]:
         """Everything that a later step depends on, for a checkpoint."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
@@ -489,10 +581,11 @@ class Network(Keeps):
             for key, value in state.items():
                 tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
         tensors |= {f"freezing.{name}": tensor for name, tensor in self.freezing.state().items()}
+        for part, keeps in self._parts().items():
+            tensors |= {f"{part}.{name}": tensor for name, tensor in keeps.state().items()}
         numbers = {
             "tasks": self.tasks,
             "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
-            "schedule": None if self.schedule is None else self.schedule.state_dict(),
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
         }
         tensors[_NUMBERS] = torch.frombuffer(bytearray(json.dumps(numbers).encode()), dtype=torch.uint8)
@@ -519,10 +612,10 @@ class Network(Keeps):
                     self.optimizer.state[parameter][key] = value.clone()
         for group, rate in zip(self.optimizer.param_groups, numbers["rates"], strict=True):
             group["lr"] = rate
-        if self.schedule is not None:
-            self.schedule.load_state_dict(numbers["schedule"])
         if self.scaler is not None:
             self.scaler.load_state_dict(numbers["scaler"])
+        for part, keeps in self._parts().items():
+            keeps.load_state(_part(state, f"{part}."), self.device)
         self.freezing.refresh()
         self.freezing.load_state(_part(state, "freezing."), self.device)
 

@@ -67,12 +67,22 @@ class Classification(Problem):
         augmentation: Augmentation | None = None,
         *,
         label_smoothing: float = 0.0,
+        train_size: int | None = None,
+        train_size_until: float = 1.0,
         channels_last: bool = True,
         device: torch.device | str = "cpu",
     ) -> None:
+        """
+        train_size: side in pixels that images are made smaller to in training, up to a share of the stream.
+        """
         self.data = data
         self.classes, self.samples = data.classes, data.samples
         self.label_smoothing = label_smoothing
+        self.train_size, self.train_size_until = train_size, train_size_until
+        if train_size is not None and train_size > min(data.input_shape[1:]):
+            raise BudgetedError(f"learner.train_size={train_size} is more than images of {data.input_shape} have")
+        if train_size is not None and train_size_until < 1 and data.samples is None:
+            raise BudgetedError("learner.train_size_until is a share of the stream: say how many samples there are")
         self.device = device
         self.memory_format = torch.channels_last if channels_last else torch.contiguous_format
         augmentation = augmentation or Augmentation(flip=data.flips)
@@ -103,6 +113,12 @@ class Classification(Problem):
         mean, std = (torch.tensor(each).view(channels) for each in (self.data.mean, self.data.std))
         layout = self.memory_format if samples.ndim == 4 else torch.contiguous_format
         return ((values - mean) / std).contiguous(memory_format=layout)
+
+    def sized(self, network: Network, inputs: Any, share: float | None) -> Any:
+        if self.train_size is None or (share is not None and share > self.train_size_until):
+            return inputs
+        smaller = network.run("forward", _smaller, inputs, self.train_size)
+        return smaller.contiguous(memory_format=self.memory_format)
 
     def example(self, batch: int) -> Tensor:
         empty = torch.empty(batch, *self.data.input_shape, device="meta")
@@ -147,3 +163,8 @@ class Classification(Problem):
 
     def score(self, outputs: Tensor, inputs: Any, rows: Tensor) -> Tensor:
         return (outputs.argmax(1) == rows).float()
+
+
+def _smaller(images: Tensor, side: int) -> Tensor:
+    """Every pixel the mean of those it stands for: a network that ends in a mean over places takes any size."""
+    return F.interpolate(images, size=(side, side), mode="area")

@@ -106,6 +106,11 @@ class Problem(Keeps, ABC):
     def inputs(self, samples: Any, generator: np.random.Generator | None = None) -> Inputs:
         """What the model is called with for a batch of samples; with a generator, varied as training wants it."""
 
+    def sized(self, network: Network, inputs: Any, share: float | None) -> Any:
+        """Inputs of a training step, made smaller where training goes on less: it is run through the network, and
+        charged. `share`: of the stream that has arrived, if its length is known."""
+        return inputs
+
     @abstractmethod
     def example(self, batch: int) -> Inputs:
         """Inputs for so many samples, without data."""

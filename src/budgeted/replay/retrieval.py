@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from budgeted.budget.kept import Keeps
+from budgeted.errors import BudgetedError
 from budgeted.registry import Registry
 from budgeted.replay.column import Column
 from budgeted.replay.lent import Lent
@@ -119,21 +120,35 @@ class Uniform(Retrieval):
 
 
 @RETRIEVALS.register("class-balanced")
+@dataclass(eq=False)
 class ClassBalanced(Retrieval):
     """Every class with a sample left to draw is equally likely, then every one of these samples.
 
     A class all of whose samples are in the batch is left out of the lottery, so a small memory still fills
-    the batch.
+    the batch. One with fewer than `young` samples has a part of its chance only, in proportion, so that the first
+    samples of a new class are not drilled.
     """
+
+    young: int = 0
+    """samples below which a class is drawn less often, in proportion; 0: never"""
+
+    def __post_init__(self) -> None:
+        if self.young < 0:
+            raise BudgetedError(f"retrieval.young must be 0 or more, got {self.young}")
 
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         count = min(batch_size, len(memory))
         open_classes = np.flatnonzero(memory.counts).tolist()
         left = {label: int(memory.counts[label]) for label in open_classes}
+        chances = {label: min(1.0, stored / self.young) for label, stored in left.items()} if self.young else None
         drawn: dict[int, None] = {}
         self.operations = memory.counts.size + 2 * count
         for for_class, for_sample in generator.random((count, 2)).tolist():
-            label = open_classes[int(for_class * len(open_classes))]
+            if chances is None:
+                label = open_classes[int(for_class * len(open_classes))]
+            else:
+                label = _by_chance(for_class, open_classes, chances)
+                self.operations += 3 * len(open_classes)
             members = memory.membership.members(label)
             slot = int(members[int(for_sample * members.size)])
             while slot in drawn:  # the class stays chosen; only a batch's worth of its members can be taken
@@ -144,3 +159,13 @@ class ClassBalanced(Retrieval):
             if left[label] == 0:
                 open_classes.remove(label)
         return np.fromiter(drawn, np.int64, len(drawn))
+
+
+def _by_chance(drawn: float, labels: list[int], chances: Mapping[int, float]) -> int:
+    """A label in proportion to its chance, by a number drawn from 0 to 1."""
+    rest = drawn * sum(chances[label] for label in labels)
+    for label in labels:
+        rest -= chances[label]
+        if rest < 0:
+            return label
+    return labels[-1]

@@ -48,5 +48,6 @@ def trained(path: Path) -> Trained:
     names = tuple(run.dataset.class_names[label] for label in run.learner.class_labels)
     if not names:
         raise BudgetedError(f"{path} has met no sample yet: let the run go on with `budgeted run --resume {path}`")
-    run.learner.close()  # it learns no more: its hooks are off the model
+    run.learner.close()  # it learns no more: its hooks are off the model, which gets the weights it predicts with
+    run.learner.network.settle()
     return Trained(run.learner, config, names, folder.summary() is not None)

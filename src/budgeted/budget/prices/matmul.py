@@ -1,7 +1,8 @@
 """Matrix products: linear layers and the products inside attention.
 
 With M multiply-accumulates and an added bias of b output elements (0 without one): rule `real` forward 2M + b, each
-factor's gradient 2M, the bias's a sum over the rows; rule `paper` forward M + b, backward twice that.
+factor's gradient 2M, the bias's a sum over the rows; rule `paper` forward M + b, backward twice that. A factor of the
+bias or of the product is one multiplication more for each output element, under rule `real`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from budgeted.budget.trace import Op, Value
 def _product(op: Op, left: str, right: str, added: str | None = None) -> OpPrice:
     a, b = op.tensor(left), op.tensor(right)
     macs = op.out.numel * a.shape[-1]
-    bias, gradients = 0, {left: 2 * macs, right: 2 * macs}
+    bias, scaled, gradients = 0, 0, {left: 2 * macs, right: 2 * macs}
+    if added is not None:
+        scaled = op.out.numel * ((op.arguments.get("beta", 1) not in (0, 1)) + (op.arguments.get("alpha", 1) != 1))
     if added is not None and op.arguments.get("beta", 1) != 0:
         bias = op.out.numel
         gradients[added] = reduced(op.tensor(added), op.out)
     weight, inputs = _halves((a, b), macs + bias)
     return OpPrice(
-        forward=2 * macs + bias,
+        forward=2 * macs + bias + scaled,
         gradients=per_input(op, **gradients),
         paper_forward=macs + bias,
         paper_weight=weight,

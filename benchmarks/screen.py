@@ -1,0 +1,139 @@
+"""Screening: one training, evaluated with several averages of its weights at once.
+
+    python benchmarks/screen.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
+
+An average changes nothing in the training, so one run answers for all of them, and for measured statistics of batch
+norm; each is given the bytes of an average in bfloat16. Protocol `screening` (bench/recipes.py); a finished OUT.json is
+left alone. `--mixup` tries a part that is not built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from budgeted import streams
+from budgeted.bench.recipes import screening
+from budgeted.learner.evaluate import evaluate
+from budgeted.learner.learner import Learner
+from budgeted.network import Average
+from budgeted.network.norms import MeasuredNorms
+from budgeted.problems import Classification
+from budgeted.runs.environment import environment
+from budgeted.runs.folder import RunFolder
+from budgeted.runs.run import Run
+
+#: name: decay, warm-up
+AVERAGES = {"0.99": (0.99, 10.0), "0.995": (0.995, 10.0), "0.998": (0.998, 10.0), "1/9 of the past": (0.99999, 10.0)}
+NORMED = "0.995"
+"""the average that is also evaluated with measured statistics"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--stream", default="gaussian")
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--retrieval", default="class-balanced")
+    parser.add_argument("--codec")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup")
+    given = parser.parse_args()
+    if given.out.exists():
+        return
+    config = replace(
+        screening(dict(pair.split("=", 1) for pair in given.set)),
+        stream=given.stream, seed=given.seed, data=given.data, batch_size=given.batch_size,
+        retrieval=given.retrieval, codec=given.codec,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(config, RunFolder(Path(folder) / "run"), environment(1, "cpu"))
+    learner, network = run.learner, run.learner.network
+    averages = {name: Average(learner.model, decay=d, warm_up=w) for name, (d, w) in AVERAGES.items()}
+    network.average = None
+    inner = network.update
+
+    def update() -> None:
+        inner()
+        for each in averages.values():
+            each.follow(learner.model)
+            each.update(learner.model)
+
+    network.update = update  # type: ignore[method-assign]
+    if given.mixup:
+        mix(learner, given.mixup)
+    curves: dict[str, list[float]] = {}
+
+    def look(name: str) -> None:
+        score, _ = evaluate(learner, run.test_images, run.test_labels, run.dataset.classes)
+        curves.setdefault(name, []).append(round(100 * score.accuracy, 2))
+
+    start = time.perf_counter()
+    with streams.arriving(run.dataset, run.stream, threads=0) as samples:
+        for count, (sample, label) in enumerate(samples, start=1):
+            learner.learn(sample, label)
+            if count % config.eval_every:
+                continue
+            look("none")
+            for name, average in averages.items():
+                average.follow(learner.model)
+                network.average = average
+                look(name)
+                if name == NORMED:
+                    network.norms = MeasuredNorms(learner.model)
+                    learner.before_prediction()
+                    look(f"{name}, norms of the memory")
+                    network.norms = None
+            network.average = None
+            print(count, {name: curve[-1] for name, curve in curves.items()}, flush=True)
+    found = {
+        "given": {**vars(given), "out": given.out.name, "data": ""},
+        "slots": learner.memory.capacity,
+        "steps": learner.steps,
+        "spent": learner.ledger.spent.real,
+        "seconds": time.perf_counter() - start,
+        "curves": curves,
+        "A_AUC": {name: round(float(np.mean(curve)), 2) for name, curve in curves.items()},
+        "A_last": {name: curve[-1] for name, curve in curves.items()},
+    }
+    part = given.out.with_suffix(".part")
+    part.write_text(json.dumps(found, indent=1))
+    os.replace(part, given.out)
+
+
+def mix(learner: Learner, alpha: float) -> None:
+    """Mixtures of two images, and of their losses (Zhang et al. 2018)."""
+    problem = learner.problem
+    assert isinstance(problem, Classification)
+    inputs_of, loss_of, share = problem.inputs, problem.loss, 1.0
+
+    def inputs(samples: Any, generator: np.random.Generator | None = None) -> Tensor:
+        nonlocal share
+        found = inputs_of(samples, generator)
+        if generator is None:
+            return found
+        share = float(generator.beta(alpha, alpha))
+        return share * found + (1 - share) * found.flip(0)
+
+    def loss(outputs: Tensor, given: Any, rows: Tensor) -> Tensor:
+        return share * loss_of(outputs, given, rows) + (1 - share) * loss_of(outputs, given, rows.flip(0))
+
+    problem.label_smoothing = 1e-12  # no closed form
+    problem.inputs, problem.loss = inputs, loss  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()

@@ -1,0 +1,116 @@
+"""Muon: against torch's own on matrices, against singular vectors, against Adam on the rest; priced as executed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW
+
+from budgeted.audit import ExecutedOnData, ExecutedOps
+from budgeted.budget.optimizer import OptimizerPrice
+from budgeted.learner import load, save
+from budgeted.learner.state import weights_digest
+from budgeted.methods import METHODS
+from budgeted.network.muon import Muon, orthogonal
+from tests.bright_rows import FACTS, samples
+from tests.learner.small import make, settings_of, tiny
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shape", [(6, 20), (20, 6), (8, 8)])
+def test_matrices_move_as_with_torch(shape: tuple[int, int]) -> None:
+    """As far as torch's bfloat16 lets them: a hundredth of the way."""
+    ours, theirs = (nn.Parameter(drawn(*shape)) for _ in range(2))
+    settings = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9}
+    optimizers = (
+        Muon([ours], **settings),  # type: ignore[arg-type]
+        torch.optim.Muon([theirs], **settings, adjust_lr_fn="match_rms_adamw"),  # type: ignore[arg-type]
+    )
+    start = ours.detach().clone()
+    for step in range(5):
+        ours.grad = theirs.grad = drawn(*shape, seed=step + 1)
+        for optimizer in optimizers:
+            optimizer.step()
+    way = (theirs - start).norm()
+    assert way > 0.1
+    assert (ours - theirs).norm() < 0.02 * way
+
+
+def test_the_update_has_the_singular_vectors_of_the_momentum() -> None:
+    matrices = drawn(3, 12, 30)
+    left, _, right = torch.linalg.svd(matrices, full_matrices=False)
+    for found, u, v in zip(orthogonal(matrices, 5), left, right, strict=True):
+        values = u.mT @ found @ v.mT
+        assert ((values.diag() > 0.6) & (values.diag() < 1.3)).all()
+        assert (values - values.diag().diag()).abs().max() < 1e-4
+
+
+def test_a_convolution_is_the_matrix_of_its_outputs() -> None:
+    layout = torch.channels_last
+    kernel = nn.Parameter(drawn(8, 4, 3, 3).contiguous(memory_format=layout))
+    matrix = nn.Parameter(kernel.detach().reshape(8, 36).clone())
+    for parameter in (kernel, matrix):
+        optimizer = Muon([parameter], lr=0.01)
+        for step in range(3):
+            gradient = drawn(8, 4, 3, 3, seed=step + 1)
+            parameter.grad = (
+                gradient.contiguous(memory_format=layout) if parameter is kernel else gradient.reshape(8, 36)
+            )
+            optimizer.step()
+    torch.testing.assert_close(kernel.reshape(8, 36), matrix, rtol=1e-5, atol=1e-6)
+    assert kernel.is_contiguous(memory_format=layout)
+
+
+def test_vectors_and_heads_move_as_with_adamw() -> None:
+    mine = [nn.Parameter(drawn(5)), nn.Parameter(drawn(3, 5))]
+    theirs = [nn.Parameter(p.detach().clone()) for p in mine]
+    muon = Muon([{"params": mine[1:], "orthogonal": False}, {"params": mine[:1]}], 0.01, weight_decay=0.1)
+    adam = AdamW(theirs, 0.01, weight_decay=0.1, fused=True)
+    for step in range(4):
+        for a, b in zip(mine, theirs, strict=True):
+            a.grad = b.grad = drawn(*a.shape, seed=step)
+        muon.step()
+        adam.step()
+    for a, b in zip(mine, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_its_price_is_what_is_executed_whatever_rests() -> None:
+    model = tiny()
+    muon = Muon(model.parameters(), weight_decay=0.1)
+    price = OptimizerPrice(muon)
+    parameters = list(model.parameters())
+    for moving in (parameters, parameters[3:]):
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = torch.ones_like(parameter) if any(parameter is m for m in moving) else None
+            with ExecutedOps() as executed:
+                muon.step()
+        assert price.step(moving).real == pytest.approx(executed.total, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["vanilla", "al-sar"])
+def test_a_learner_is_charged_as_run_and_resumed_exactly(name: str, tmp_path: Path) -> None:
+    settings = settings_of(METHODS[name], optimizer="muon", schedule="cosine")
+    learner = make(name, tiny(), dataclasses.replace(FACTS, samples=32), settings=settings)
+    stream = list(samples(32))
+    for image, label in stream[:20]:
+        learner.learn(image, label)
+    save(learner, tmp_path / "saved")
+    again = load(tmp_path / "saved", tiny())
+    before = learner.ledger.spent.real
+    with ExecutedOnData() as executed:
+        for image, label in stream[20:]:
+            learner.learn(image, label)
+    assert learner.ledger.spent.real - before == pytest.approx(executed.total, rel=0.01)
+    for image, label in stream[20:]:
+        again.learn(image, label)
+    assert weights_digest(learner) == weights_digest(again)
+    assert len(learner.class_labels) == 4

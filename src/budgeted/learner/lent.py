@@ -93,12 +93,17 @@ class Lends:
                 return self.problem.answer(torch.empty(0, len(self.class_labels)))
             return self.problem.answer(self.outputs(samples))
 
-    @torch.no_grad()
     def scores(self, samples: Sample, labels: Sequence[Any]) -> Tensor:
         """How right the answers to a batch of samples are, from 0 to 1."""
+        return self.judged(samples, labels)[0]
+
+    @torch.no_grad()
+    def judged(self, samples: Sample, labels: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores of the answers to a batch of samples, and what else the problem measures of each."""
         with self.lock, evaluating(self.model):
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
-            return self.problem.score(self.problem.respond(self.model, inputs), inputs, rows)
+            said = self.problem.respond(self.model, inputs)
+            return self.problem.score(said, inputs, rows), self.problem.beside_score(said, inputs, rows)
 
     def close(self) -> None:
         """Take every hook off the model: it is the user's again. Predictions still work."""

@@ -138,6 +138,9 @@ def _loaded(transformers: Any, name: str | Path) -> nn.Module:
         raise BudgetedError(
             f"there is no LLaVA {where!r}: give one of {', '.join(SHAPES)}, or a folder with a model's config.json"
         )
+    bars = transformers.utils.logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
     try:
         model: nn.Module = transformers.LlavaForConditionalGeneration.from_pretrained(
             where, local_files_only=True, use_safetensors=True
@@ -146,4 +149,7 @@ def _loaded(transformers: Any, name: str | Path) -> nn.Module:
         reason = str(error).strip().splitlines()[0]
         how = f"fetch it first (hf download {where}), or give its folder" if known is not None else "is it a LLaVA?"
         raise BudgetedError(f"cannot load {where}: {reason}; {how}") from error
+    finally:
+        if shown:
+            bars.enable_progress_bar()
     return model

@@ -5,5 +5,6 @@ from __future__ import annotations
 from budgeted.problems.augment import Augmentation, Augmenter
 from budgeted.problems.classification import Classification, DataFacts
 from budgeted.problems.problem import PROBLEMS, Problem, Sample
+from budgeted.problems.questions import Questions
 
-__all__ = ["PROBLEMS", "Augmentation", "Augmenter", "Classification", "DataFacts", "Problem", "Sample"]
+__all__ = ["PROBLEMS", "Augmentation", "Augmenter", "Classification", "DataFacts", "Problem", "Questions", "Sample"]

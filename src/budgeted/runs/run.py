@@ -87,7 +87,7 @@ class Run:
 
     def _build_learner(self) -> Learner:
         config, info = self.config, self.dataset.info
-        method, settings, budget = config.build_method(), config.build_settings(info.flips), config.budget()
+        method, settings, budget = config.build_method(), config.build_settings(info.flips, info.problem), config.budget()
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
         planner = Planner(
             method, info, config.network, settings=settings, samples=len(self.stream), order=config.stream,
@@ -205,6 +205,7 @@ class Run:
             "accuracy": score.accuracy,
             "correct": list(score.correct),
             "total": list(score.total),
+            **({"beside": dict(score.beside)} if score.beside else {}),
             "loss": None if learner.last is None else learner.last.loss,
             "spent": {"paper": learner.ledger.spent.paper, "real": learner.ledger.spent.real},
             "spent_on": {name: [cost.paper, cost.real] for name, cost in learner.ledger.spent_on.items()},

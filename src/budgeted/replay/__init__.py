@@ -22,6 +22,7 @@ from budgeted.replay.selection import (
     shrink_to,
     store,
 )
+from budgeted.replay.shared_pictures import SharedPictures
 
 __all__ = [
     "CODE",
@@ -50,6 +51,7 @@ __all__ = [
     "Rule",
     "SARSettings",
     "Selection",
+    "SharedPictures",
     "ShapleySelection",
     "SimilarityAwareRetrieval",
     "Uniform",

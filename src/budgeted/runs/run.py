@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from budgeted import streams
 from budgeted.budget import Rule, peak_memory
@@ -22,6 +23,8 @@ from budgeted.learner import state
 from budgeted.learner.evaluate import as_tensor, evaluate, fixed_subset
 from budgeted.learner.files import disk_errors
 from budgeted.learner.learner import Learner
+from budgeted.models.llava_base import base_missing
+from budgeted.problems.llava_base import make_base
 from budgeted.runs.config import RunConfig, refuse_other_config
 from budgeted.runs.content import content_of, refuse_other_content
 from budgeted.runs.environment import alike, available, environment, refuse_other
@@ -31,6 +34,7 @@ from budgeted.runs.metrics import Evaluation, UndefinedMetric, a_auc, domain_met
 from budgeted.runs.plan import Planner, boundaries_of
 from budgeted.runs.records import records_digest
 
+log = logging.getLogger("budgeted")
 DEFAULT_SLOTS = 200
 NAMED_BAD = 20
 """bad samples that a summary names; it counts them all"""
@@ -80,12 +84,13 @@ class Run:
         self.moments = sorted({*boundaries_of(self.stream), len(self.stream)} - {0})
         self.accuracies: list[float] = []
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
-        self.train_seconds = self.eval_seconds = 0.0
+        self.train_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
         self.sittings = 1
         self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
 
     def _build_learner(self) -> Learner:
+        _make_base(self.config.network)
         config, info = self.config, self.dataset.info
         method, settings, budget = config.build_method(), config.build_settings(info.flips, info.problem), config.budget()
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
@@ -121,6 +126,7 @@ class Run:
         self.accuracies = [float(record["accuracy"]) for record in self.records if record["periodic"]]
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
+        self.train_cpu_seconds = float(numbers.get("train_cpu_seconds", 0.0))
         self.position = int(numbers.get("position", self.learner.arrived))
         self.bad, self.first_bad = numbers.get("bad", (0, []))
         self.wait_seconds = float(numbers.get("wait_seconds", 0.0))
@@ -152,22 +158,20 @@ class Run:
             if self.learner.spent_up and stopping:
                 break  # also where a resumed run had stopped already
             self.wait_seconds = waited + samples.waited
-            start = time.perf_counter()
-            if isinstance(sample, streams.Bad):
-                self._pass_over(sample)
-            else:
-                self.learner.learn(*sample)
-            arrived = self.position = self.position + 1
-            if arrived == len(self.stream):
-                self.learner.flush()
-            self.train_seconds += time.perf_counter() - start
+            with self._training():
+                if isinstance(sample, streams.Bad):
+                    self._pass_over(sample)
+                else:
+                    self.learner.learn(*sample)
+                arrived = self.position = self.position + 1
+                if arrived == len(self.stream):
+                    self.learner.flush()
             self._count()
             if arrived % self.config.eval_every == 0 or arrived == len(self.stream) or arrived in self.moments:
                 self._evaluate(arrived)
             if arrived in self.moments and arrived < len(self.stream) and self.learner.boundaries:
-                start = time.perf_counter()
-                self.learner.end_task()
-                self.train_seconds += time.perf_counter() - start
+                with self._training():
+                    self.learner.end_task()
             self._count()
             if report is not None:
                 report(self._progress(arrived, time.perf_counter() - started))
@@ -177,6 +181,14 @@ class Run:
             self._evaluate(self.position, last=True)
             self._count()
         return write_summary(self.folder.path / SUMMARY, self._summary())
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Counts the time of what is done inside: on the clock, and of this process alone."""
+        clock, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.train_seconds += time.perf_counter() - clock
+        self.train_cpu_seconds += time.process_time() - cpu
 
     def _count(self) -> None:
         self.counter.add(self.learner.steps - self._counted)
@@ -189,9 +201,8 @@ class Run:
             self.first_bad = [*self.first_bad, sample.reason]
 
     def _evaluate(self, arrived: int, last: bool = False) -> None:
-        start = time.perf_counter()
-        self.learner.before_prediction()
-        self.train_seconds += time.perf_counter() - start
+        with self._training():
+            self.learner.before_prediction()
         start = time.perf_counter()
         score, predicted = evaluate(self.learner, self.test_images, self.test_labels, self.dataset.classes)
         moment = self._moment(predicted) if predicted is not None and arrived in self.moments else None
@@ -277,6 +288,7 @@ class Run:
                 "bad": (self.bad, self.first_bad),
                 "wait_seconds": self.wait_seconds,
                 "train_seconds": self.train_seconds,
+                "train_cpu_seconds": self.train_cpu_seconds,
                 "eval_seconds": self.eval_seconds,
                 "sittings": self.sittings,
             },
@@ -312,9 +324,11 @@ class Run:
             "frozen_steps": list(learner.frozen_counts),
             "blocks": [block.name for block in learner.freezing.chain.blocks],
             "train_seconds": self.train_seconds,
+            "train_cpu_seconds": self.train_cpu_seconds,
             "eval_seconds": self.eval_seconds,
             "wait_seconds": self.wait_seconds,
             "peak_memory": peak_memory(),
+            **_base_of(learner.model),
             "weights_sha256": state.weights_digest(learner),
             "records_sha256": records_digest(self.records),
             "data": self.content,
@@ -322,6 +336,19 @@ class Run:
             "seed": self.config.seed,
             "config": self.config.to_json(),
         }
+
+
+def _base_of(model: nn.Module) -> dict[str, Any]:
+    """What a model starts from, where it was pretrained here: that cost is no part of the run's."""
+    made = getattr(model, "made", None)
+    return {} if made is None else {"base": made}
+
+
+def _make_base(model: str) -> None:
+    """What a model starts from, where that has to be pretrained first and nobody did so yet."""
+    if base_missing(model):
+        log.warning("%s: pretraining its base once, about a minute and a half of one core", model)
+        make_base()
 
 
 def summarise(records: list[dict[str, Any]], moments: list[int]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Block coordinate descent, as BAdam does it (Luo et al., 2024) for models whose optimizer state would not fit: the
 gradient runs down to the block whose turn it is, and the weight gradients of all others are left out. Deviations: the
-last block that is trained never rests here, and the order is from the last block to the first, where BAdam draws it
-anew in every round by default. Moments of a block that rests stay as they are, where BAdam drops them.
+last block that is trained never rests, the order is always from the last block to the first (BAdam also draws it anew
+in every round), and the moments of a block that rests stay as they are, where BAdam clears them.
 """
 
 from __future__ import annotations

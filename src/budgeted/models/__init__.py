@@ -128,8 +128,8 @@ def build(
     The same arguments give bit-equal weights, and the global random state is neither read nor moved.
 
     A vision transformer may start from pretrained `weights`: a folder in the Hugging Face format. The name may carry
-    the folder, as in `vit-b@FOLDER`; the head is drawn either way. LLaVA has adapters that are drawn. A network of your own goes by `package.module:NAME`
-    or `file.py:NAME`.
+    the folder, as in `vit-b@FOLDER`; the head is drawn either way, and of a LLaVA its adapters. A network of your own
+    goes by `package.module:NAME` or `file.py:NAME`.
 
     >>> model = build("resnet32", classes=10)
     >>> sum(p.numel() for p in model.parameters())

@@ -37,13 +37,13 @@ _SHOWN = 300  # problems whose texts the tokenizer learns from
 _REPEATED = 50  # so often every word beside them, so that each becomes a token
 _AT_ONCE = 100  # questions answered together
 _LONGEST = 8  # tokens of an answer
+_KINDS: tuple[Kind, ...] = ("pn", "ca")
 Report = Callable[[int, int], None]
 
 
-def make_base(
-    pretraining: Pretraining = Pretraining(), folder: Path | None = None, report: Report | None = None
-) -> Path:
+def make_base(pretraining: Pretraining | None = None, folder: Path | None = None, report: Report | None = None) -> Path:
     """Pretrain the tiny LLaVA, unless that was done; the folder of its base. `report` hears of steps, done and all."""
+    pretraining = pretraining or Pretraining()
     place = folder or pretraining.folder
     if (place / MADE).is_file():
         return place
@@ -68,8 +68,7 @@ def make_base(
 def drawn_processor(world: int = 1) -> Any:
     """Tokenizer and image processor for the drawn questions."""
     data = drawn_world(world)
-    kinds: tuple[Kind, ...] = ("pn", "ca")
-    shown = [item for kind in kinds for item in items_of(data.known[:_SHOWN], kind, SHORT)]
+    shown = [item for kind in _KINDS for item in items_of(data.known[:_SHOWN], kind, SHORT)]
     texts = [f"{item.question.replace('<image>', '')} {item.answer}" for item in shown]
     return tiny_processor(texts + [f", {word}, {word}" for word in data.words()] * _REPEATED)
 
@@ -79,21 +78,20 @@ def _write(pretraining: Pretraining, folder: Path, report: Report | None) -> Non
     started = time.process_time()
     model, spent = _pretrained(pretraining, data, processor, report)
     seconds = time.process_time() - started
-    model.save_pretrained(folder)  # type: ignore[operator]
+    model.save_pretrained(folder)
     processor.save_pretrained(folder)
-    kinds: tuple[Kind, ...] = ("pn", "ca")
     facts = {
         "pretraining": {name: getattr(pretraining, name) for name in Pretraining.__dataclass_fields__},
         "spent": {"paper": spent.paper, "real": spent.real},
         "cpu_seconds": round(seconds, 1),
-        "accuracy": {kind: accuracy(model, processor, data, items_of(data.test, kind, SHORT)) for kind in kinds},
+        "accuracy": {kind: accuracy(model, processor, data, items_of(data.test, kind, SHORT)) for kind in _KINDS},
     }
     (folder / MADE).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def _pretrained(pretraining: Pretraining, data: DrawnBongard, processor: Any, report: Report | None) -> Any:
     model, draw = llava(seed=pretraining.seed), random.Random(pretraining.seed)
-    ca, pn = (items_of(data.known, kind, SHORT, pretraining.seed) for kind in ("ca", "pn"))  # type: ignore[arg-type]
+    pn, ca = (items_of(data.known, kind, SHORT, pretraining.seed) for kind in _KINDS)
     words = [Item(word, word, f"Choice List: [{word}] Your answer is:", (), word, (word,)) for word in data.words()]
     optimizer = torch.optim.AdamW(model.parameters(), lr=pretraining.rate)
     picture, few, last = cache(data.picture), pretraining.batch // 8, pretraining.concepts + pretraining.both

@@ -46,7 +46,7 @@ class QuestionSettings:
 
 @PROBLEMS.register("questions")
 class Questions(Problem):
-    """Questions over several pictures, answered in words (LLaVA): loss over the answer, scored by choice or sentence."""
+    """Questions over several pictures, answered in words: right by the choice that is named, or by the sentence."""
 
     def __init__(
         self,

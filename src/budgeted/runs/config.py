@@ -67,7 +67,8 @@ class RunConfig:
     codec: str | None = None
     """What a slot of the memory holds: see `budgeted list codecs`, or FILE.py:NAME. The method's own if not given."""
     problem: str | None = None
-    """What is learned, if not what the data set says (classes of images, mostly): see `budgeted list problems`, or FILE.py:NAME."""
+    """What is learned, if not what the data set says (classes of images, mostly): see `budgeted list problems`, or
+    FILE.py:NAME."""
     spend_savings: bool = False
     """Let compute that freezing saves buy more iterations, spread over the rest of the stream."""
     eval_every: int = 100

@@ -92,7 +92,11 @@ class Run:
     def _build_learner(self) -> Learner:
         _make_base(self.config.network)
         config, info = self.config, self.dataset.info
-        method, settings, budget = config.build_method(), config.build_settings(info.flips, info.problem), config.budget()
+        method, settings, budget = (
+            config.build_method(),
+            config.build_settings(info.flips, info.problem),
+            config.budget(),
+        )
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
         planner = Planner(
             method, info, config.network, settings=settings, samples=len(self.stream), order=config.stream,

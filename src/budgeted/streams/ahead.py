@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from budgeted.streams.dataset import DataError, Dataset
 from budgeted.streams.image_file import quiet_pillow
@@ -29,7 +29,7 @@ class Bad:
     reason: str
 
 
-Sample = tuple[Tensor | dict[str, Tensor], int]
+Sample = tuple[Any, int]
 
 
 class Arriving:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from budgeted.errors import BudgetedError
 from budgeted.streams.one_line import one_line
@@ -139,7 +138,7 @@ class Dataset:
     #: Labelled samples from before the stream (bucket 0 of CLEAR), never part of it.
     pretraining: Part | None = None
 
-    def sample(self, index: int) -> tuple[Tensor | dict[str, Tensor], int]:
+    def sample(self, index: int) -> tuple[Any, int]:
         """One training sample, decoded now: uint8 [C, H, W], or several parts by name; and its label."""
         return as_sample(self.train_images[index]), int(self.train_labels[index])
 

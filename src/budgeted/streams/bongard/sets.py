@@ -29,7 +29,6 @@ PROBLEM = "questions"
 CLIP_MEAN, CLIP_STD = (0.4815, 0.4578, 0.4082), (0.2686, 0.2613, 0.2758)
 SIDE = 336
 """pixels of a published picture's side, as LLaVA-1.5 reads it"""
-_NAMES = {"pn": "is the query positive or negative?", "ca": "what do the positive pictures share?"}
 _PLACES = {"pn": 5, "ca": 4}
 
 
@@ -107,9 +106,7 @@ def _read_published(published: Published, kind: Kind, request: Request) -> Datas
     return _dataset(info, train, test, partial(Questions, picture=pictures.picture, pixels=pictures.pixels))
 
 
-def _dataset(
-    info: DatasetInfo, train: Sequence[Item], test: Sequence[Item], samples: Callable[..., Images]
-) -> Dataset:
+def _dataset(info: DatasetInfo, train: Sequence[Item], test: Sequence[Item], samples: Callable[..., Images]) -> Dataset:
     every = [*train, *test]
     longest = max((words_of(item) for item in every), key=lambda text: len(text.encode()))
     concepts = tuple(sorted({item.concept for item in every}))
@@ -147,39 +144,37 @@ def _info(name: str, classes: int, side: int, kind: Kind, train: int, test: int,
 
 def _specimen(kind: Kind, wording: Wording, words: Sequence[str], sentence: str = "") -> str:
     """About the longest text of a set, for a plan before the data are there."""
-    actions = (*[words[0]] * 7, *(words * 7)[1:8]) if words else ()
+    actions = (*[words[0]] * 7, *(list(words[1:]) * 7)[:7]) if words else ()
     problem = Problem("", "", ("",) * 14, actions, sentence)
     return max((words_of(item) for item in items_of([problem], kind, wording)), key=len)
 
 
-def _entries() -> list[Entry]:
-    found = []
-    for kind in _PLACES:
-        longest = _specimen(kind, SHORT, ("violet", "orange", "azure", "lime"))
-        info = _info(f"bongard-drawn-{kind}", 30, PIXELS, kind, 1200 if kind == "pn" else 600, 600 if kind == "pn" else 300, longest)
-        found.append(Entry(info, partial(_read_drawn, kind), licence="drawn here, from a seed"))
-    for published in PUBLISHED.values():
-        for kind in _PLACES:
-            sentences = published.wording is OPENWORLD
-            longest = _specimen(
-                kind, published.wording, () if sentences else ("straddle", "transporting", "holding", "inspecting"), "x" * 120 if sentences else ""
-            )
-            times = 2 * published.wording.rounds if kind == "pn" else 1
-            info = _info(
-                f"{published.name}-{kind}", published.concepts, SIDE, kind, times * published.train, times * published.test, longest
-            )
-            files = f"{published.title}_train_seed{published.order}.json and {published.title}_test.json"
-            found.append(
-                Entry(
-                    info,
-                    partial(_read_published, published, kind),
-                    by_hand=f"put the published {files} and its folder images/ into {published.name}/ there",
-                    resizes=True,
-                    home=published.home,
-                    options=("order",),
-                )
-            )
-    return found
+def _drawn_entry(kind: Kind) -> Entry:
+    times = 2 if kind == "pn" else 1
+    longest = _specimen(kind, SHORT, ("violet", "orange", "azure", "lime"))
+    info = _info(f"bongard-drawn-{kind}", 30, PIXELS, kind, times * 600, times * 300, longest)
+    return Entry(info, partial(_read_drawn, kind), licence="drawn here, from a seed")
 
 
-ENTRIES = tuple(_entries())
+def _published_entry(published: Published, kind: Kind) -> Entry:
+    sentences = published.wording is OPENWORLD
+    words: tuple[str, ...] = () if sentences else ("transporting", "inspecting", "straddling", "holding")
+    longest = _specimen(kind, published.wording, words, "x" * 120 if sentences else "")
+    times = 2 * published.wording.rounds if kind == "pn" else 1
+    sizes = times * published.train, times * published.test
+    files = f"{published.title}_train_seed{published.order}.json and {published.title}_test.json"
+    return Entry(
+        _info(f"{published.name}-{kind}", published.concepts, SIDE, kind, *sizes, longest),
+        partial(_read_published, published, kind),
+        by_hand=f"put the published {files} and its folder images/ into {published.name}/ there",
+        resizes=True,
+        home=published.home,
+        options=("order",),
+    )
+
+
+_KINDS: tuple[Kind, ...] = ("pn", "ca")
+ENTRIES = (
+    *(_drawn_entry(kind) for kind in _KINDS),
+    *(_published_entry(published, kind) for published in PUBLISHED.values() for kind in _KINDS),
+)

@@ -169,22 +169,22 @@ def threads() -> Iterator[None]:
 
 def test_a_run_by_name_is_killed_and_goes_on_bit_for_bit(base: Path, tmp_path: Path, threads: None) -> None:
     config = RunConfig(
-        method="vanilla", dataset="bongard-drawn-pn", model=f"llava-tiny@{base}", stream="disjoint", freezing="adaptive",
-        memory="1760kB", codec="pictures", iterations=0.5, batch_size=2, limit=20, eval_every=10, eval_samples=30,
-        checkpoint_every=6, settings={"learner.optimizer": "adamw", "learner.learning_rate": "1e-3"},
+        method="vanilla", dataset="bongard-drawn-pn", model=f"llava-tiny@{base}", stream="disjoint",
+        freezing="adaptive", memory="1760kB", codec="pictures", iterations=0.3, batch_size=2, limit=30, eval_every=15, eval_samples=30,
+        checkpoint_every=8, settings={"learner.optimizer": "adamw", "learner.learning_rate": "1e-3"},
     )  # fmt: skip
     whole = runs.start(config, tmp_path / "whole")
     with pytest.raises(_Killed):
-        runs.start(config, tmp_path / "cut", killed_at(16))
+        runs.start(config, tmp_path / "cut", killed_at(20))
     again = runs.resume(tmp_path / "cut")
     assert again["sittings"] == 2
     for name in ("weights_sha256", "records_sha256", "spent", "bytes", "frozen_steps"):
         assert again[name] == whole[name], name
     assert 1_750_000 < whole["bytes"] <= 1_760_000
-    assert whole["iterations"] == 10
+    assert whole["iterations"] == 9
     [*_, last] = [json.loads(line) for line in (tmp_path / "cut" / "records.jsonl").read_text().splitlines()]
     assert sum(last["correct"]) + last["beside"]["unparsed"] <= sum(last["total"]) <= 30
-    assert last["stored"] < 20
+    assert last["stored"] < 30
 
 
 def test_what_is_no_llava_is_refused_in_one_line(data: streams.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

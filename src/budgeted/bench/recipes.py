@@ -7,9 +7,11 @@ iteration per sample within 5,000,000 bytes, and evaluate every 500 samples on 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from budgeted.bench.bongard_recipes import KINDS, drawn_questions, paper_prices, paper_questions
+from budgeted.bench.bongard_recipes import POLICIES as DRAWN_POLICIES
 from budgeted.errors import UnknownName
 from budgeted.runs.config import RunConfig
 
@@ -20,6 +22,8 @@ class Recipe:
 
     question: str
     runs: tuple[RunConfig, ...]
+    prices: Callable[[tuple[RunConfig, ...]], Iterable[str]] | None = None
+    """what is said of runs that are too large to be begun by mistake, before they start"""
 
 
 def cpu(method: str, stream: str = "gaussian", *, settings: Mapping[str, str] | None = None) -> RunConfig:
@@ -225,39 +229,18 @@ def vit() -> Recipe:
     )
 
 
-DRAWN_POLICIES: dict[str, dict[str, str]] = {
-    "none": {},
-    "constant": {"freezing.n": "9"},
-    "random": {"freezing.n_max": "12"},
-    "adaptive": {"freezing.ema_start": "corrected"},
-    "block-cyclic": {},
-}
-"""and their settings for the tiny LLaVA, of whose blocks twelve may rest"""
-
-
-def drawn_questions(kind: str, freezing: str) -> RunConfig:
-    """Thirty new concepts in five tasks for the tiny LLaVA: 300 steps, everything stored, evaluated at the tasks' ends.
-    The averages of the adaptive policy start corrected, since 300 steps are few for its weight of 0.01."""
-    samples = {"ca": 600, "pn": 1200}[kind]
-    return RunConfig(
-        method="vanilla",
-        dataset=f"bongard-drawn-{kind}",
-        stream="disjoint",
-        model="llava-tiny",
-        iterations=300 / samples,
-        unlimited=True,
-        freezing=freezing,
-        eval_every=samples // 5,
-        checkpoint_every=samples // 5,
-        settings={"learner.optimizer": "adamw", "learner.learning_rate": "1e-3", **DRAWN_POLICIES[freezing]},
-    )
-
-
 def bongard_drawn() -> Recipe:
     return Recipe(
         "What does freezing save a tiny LLaVA with LoRA, and what does it cost? Drawn Bongard, both kinds of question.",
-        over_seeds([drawn_questions(kind, policy) for kind in ("ca", "pn") for policy in DRAWN_POLICIES], (1, 2, 3)),
+        over_seeds([drawn_questions(kind, policy) for kind in KINDS for policy in DRAWN_POLICIES], (1, 2, 3)),
     )
+
+
+def bongard_paper(name: str, title: str) -> Recipe:
+    """Needs the weights, the pictures and a GPU; the adaptive policy under Vanilla is the method `al`."""
+    configs = [paper_questions(f"{name}-{kind}", method) for kind in KINDS for method in ("vanilla", "al")]
+    runs = over_seeds(configs, (1, 2, 3))
+    return Recipe(f"The paper's table of {title}: LLaVA-1.5-7B with LoRA, with and without aL.", runs, paper_prices)
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -273,6 +256,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "freezing-policies": freezing_policies,
     "vit": vit,
     "bongard-drawn": bongard_drawn,
+    "bongard-hoi": lambda: bongard_paper("bongard-hoi", "Bongard-HOI"),
+    "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld"),
 }
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from budgeted.budget import NOTHING, total
 from budgeted.freezing import LayerFreezing
-from budgeted.models.llava import llava
+from budgeted.models.llava import llava, without_bars
 from budgeted.models.llava_base import MADE, Pretraining
 from budgeted.models.llava_words import answers_of, batch_of, tiny_processor
 from budgeted.streams.bongard.answers import score_choices
@@ -78,8 +78,9 @@ def _write(pretraining: Pretraining, folder: Path, report: Report | None) -> Non
     started = time.process_time()
     model, spent = _pretrained(pretraining, data, processor, report)
     seconds = time.process_time() - started
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
+    with without_bars():
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
     facts = {
         "pretraining": {name: getattr(pretraining, name) for name in Pretraining.__dataclass_fields__},
         "spent": {"paper": spent.paper, "real": spent.real},

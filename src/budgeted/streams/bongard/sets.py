@@ -13,8 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from budgeted.errors import BudgetedError, UnknownName
 from budgeted.streams.bongard.drawn import PIXELS, TASKS, DrawnBongard, drawn_bongard
-from budgeted.streams.bongard.items import HOI, OPENWORLD, SHORT, Kind, Wording, items_of
+from budgeted.streams.bongard.items import HOI, OPENWORLD, SHORT, Kind, Wording, every_triple, items_of
 from budgeted.streams.bongard.pictures import Pictures
 from budgeted.streams.bongard.problem import Item, Problem
 from budgeted.streams.bongard.published import read_hoi, read_openworld
@@ -96,12 +97,20 @@ def _read_drawn(kind: Kind, request: Request) -> Dataset:
 
 def _read_published(published: Published, kind: Kind, request: Request) -> Dataset:
     folder = published.folder(request.data_dir)
-    order = request.options.get("order")
-    problems = published.problems(folder, int(order) if order and order.isdigit() else None)
+    order = request.options.get("order", str(published.order))
+    if not order.isdigit():
+        raise BudgetedError(f"{published.name}?order={order}: give the number of a published order, such as 2")
+    problems = published.problems(folder, int(order))
     pictures = Pictures(folder, request.size or SIDE)
-    for part in problems:
-        pictures.demand(part)
-    train, test = (items_of(part, kind, published.wording) for part in problems)
+    absent = pictures.missing([problem for part in problems for problem in part])
+    if absent:
+        more = f" and {len(absent) - 1:,} more pictures" if len(absent) > 1 else ""
+        raise DataMissing(f"{pictures.path(absent[0])}{more}")
+    asked = request.options.get("items", "published")
+    if asked not in ("published", "every"):
+        raise UnknownName("choice of items", asked, ("published", "every"))
+    make = items_of if asked == "published" else every_triple
+    train, test = (make(part, kind, published.wording) for part in problems)
     info = replace(request.info, input_shape=(3, pictures.pixels, pictures.pixels))
     return _dataset(info, train, test, partial(Questions, picture=pictures.picture, pixels=pictures.pixels))
 
@@ -169,7 +178,7 @@ def _published_entry(published: Published, kind: Kind) -> Entry:
         by_hand=f"put the published {files} and its folder images/ into {published.name}/ there",
         resizes=True,
         home=published.home,
-        options=("order",),
+        options=("order", "items"),
     )
 
 

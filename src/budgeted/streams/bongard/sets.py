@@ -100,15 +100,15 @@ def _read_published(published: Published, kind: Kind, request: Request) -> Datas
     order = request.options.get("order", str(published.order))
     if not order.isdigit():
         raise BudgetedError(f"{published.name}?order={order}: give the number of a published order, such as 2")
+    asked = request.options.get("items", "published")
+    if asked not in ("published", "every"):
+        raise UnknownName("choice of items", asked, ("published", "every"))
     problems = published.problems(folder, int(order))
     pictures = Pictures(folder, request.size or SIDE)
     absent = pictures.missing([problem for part in problems for problem in part])
     if absent:
         more = f" and {len(absent) - 1:,} more pictures" if len(absent) > 1 else ""
         raise DataMissing(f"{pictures.path(absent[0])}{more}")
-    asked = request.options.get("items", "published")
-    if asked not in ("published", "every"):
-        raise UnknownName("choice of items", asked, ("published", "every"))
     make = items_of if asked == "published" else every_triple
     train, test = (make(part, kind, published.wording) for part in problems)
     info = replace(request.info, input_shape=(3, pictures.pixels, pictures.pixels))

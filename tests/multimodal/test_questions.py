@@ -17,7 +17,6 @@ from budgeted.audit import ExecutedOnData
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
 from budgeted.learner.settings import LearnerSettings
-from budgeted.models.llava import llava
 from budgeted.models.llava_words import answers_of, batch_of, padded_left
 from budgeted.problems import PROBLEMS, Questions
 from budgeted.problems.llava_base import drawn_processor
@@ -26,15 +25,14 @@ from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
 from budgeted.streams.bongard import SHORT, items_of
 from budgeted.streams.bongard.sets import drawn_world
+from tests.multimodal.small import drawn_base
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny LLaVA as it is drawn: what is tested here needs no pretraining."""
     folder = tmp_path_factory.mktemp("base")
-    model: Any = llava(seed=1)
-    model.save_pretrained(folder)
-    drawn_processor().save_pretrained(folder)
+    drawn_base(folder)
     return folder
 
 

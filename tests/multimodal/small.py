@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from budgeted.models.llava import llava
+from budgeted.models.llava import llava, without_bars
 from budgeted.models.llava_lora import SMALL, Lora, with_lora
 from budgeted.models.llava_words import batch_of, tiny_processor
+from budgeted.problems.llava_base import drawn_processor
 from budgeted.streams.bongard.drawn import DrawnBongard, drawn_bongard
 from budgeted.streams.bongard.items import SHORT, items_of
 from budgeted.streams.bongard.problem import Item
@@ -47,3 +49,11 @@ def adapted(settings: Lora = SMALL, checkpointing: bool = False) -> nn.Module:
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model  # type: ignore[no-any-return]
+
+
+def drawn_base(folder: Path) -> None:
+    """A folder with the tiny LLaVA as it is drawn from a seed, and the processor of the drawn questions."""
+    with without_bars():
+        model: Any = llava(seed=1)
+        model.save_pretrained(folder)
+        drawn_processor().save_pretrained(folder)

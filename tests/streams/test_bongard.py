@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from budgeted import cli, streams
 from budgeted.errors import BudgetedError
 from budgeted.streams import DataError, DataMissing
 from budgeted.streams.bongard.facts import facts
@@ -19,6 +20,7 @@ from budgeted.streams.bongard.items import HOI, OPENWORLD, SHORT, every_triple, 
 from budgeted.streams.bongard.pictures import FILL, Pictures, with_pictures
 from budgeted.streams.bongard.problem import PLACE, Problem
 from budgeted.streams.bongard.published import read_hoi, read_items, read_openworld
+from budgeted.streams.bongard.questions import read
 from budgeted.streams.bongard.tasks import dealt, task_starts
 
 # as long as a file system allows, with everything that an address may hold
@@ -221,3 +223,69 @@ def test_facts_of_a_small_set(tmp_path: Path) -> None:
     assert (found.train, found.test, found.concepts, found.concepts_in_test, found.new_in_test) == (2, 2, 2, 2, 1)
     assert (found.pictures, found.used, found.in_both, found.touched, found.two_labels) == (55, 28, 1, 1, 1)
     assert "1 pictures lie in training and test; they touch 1 of 2 test problems" in found.lines()
+
+
+# -- as data sets -----------------------------------------------------------------------------------------------
+
+
+def published_folder(at: Path) -> Path:
+    """Five actions, one a task, two problems each, in the published layout; and one to test on, with small pictures."""
+    folder = at / "bongard-hoi"
+    (folder / "ma_splits").mkdir(parents=True)
+    actions = ("kick", "hold", "block", "throw", "sign")
+    train = [
+        hoi_entry(2 * task + i, action, (actions[task - 1],)) for task, action in enumerate(actions) for i in (0, 1)
+    ]
+    written(folder / "ma_splits", train, "Bongard-HOI_train_seed2.json.gz")
+    written(folder / "ma_splits", [hoi_entry(90, "hold", ("kick", "sign"))], "Bongard-HOI_test.json")
+    for number in (*range(10), 90):
+        for place in range(14):
+            path = folder / f"images/set/{number}-{place}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (6, 4), (number, place, 0)).save(path)
+    return at
+
+
+def test_a_published_set_as_a_stream(tmp_path: Path) -> None:
+    data = streams.load("bongard-hoi-pn", published_folder(tmp_path), size=8)
+    assert (data.info.train_size, data.info.test_size, data.info.pictures, data.input_shape) == (20, 2, 5, (3, 8, 8))
+    assert data.class_names == ("block ball", "hold ball", "kick ball", "sign ball", "throw ball")
+    assert streams.stream_of(data, "domain", 3).boundaries() == (4, 8, 12, 16)
+    problems = read_hoi(tmp_path / "bongard-hoi/ma_splits/Bongard-HOI_train_seed2.json.gz")
+    item = items_of(problems, "pn", HOI)[5]
+    sample, label = data.sample(5)
+    assert read(sample["text"].numpy()) == (item.question, item.answer)
+    assert data.class_names[label] == item.concept
+    pictures = Pictures(tmp_path / "bongard-hoi", 8)
+    assert np.array_equal(sample["pictures"][4].numpy().transpose(1, 2, 0), pictures.picture(item.pictures[4]))
+    assert len(data.test_images[:]) == 2
+    every = np.arange(20)
+    whole = data.train_images.digest(every)  # type: ignore[attr-defined]
+    Image.new("RGB", (6, 4), (99, 0, 0)).save(pictures.path(item.pictures[4]))
+    assert data.train_images.digest(every) != whole  # type: ignore[attr-defined]
+    assert len(streams.load("bongard-hoi-ca?items=every", tmp_path, size=8).train_labels) == 10 * 35
+
+
+def test_a_published_set_that_is_not_all_there(tmp_path: Path) -> None:
+    folder = published_folder(tmp_path)
+    (folder / "bongard-hoi/images/set/3-7.png").unlink()
+    with pytest.raises(DataMissing, match=r"looked for .*3-7\.png\): put the published Bongard-HOI_train_seed2"):
+        streams.load("bongard-hoi-ca", folder, size=8)
+    with pytest.raises(DataMissing, match=r"looked for .*train_seed4\.json\)"):
+        streams.load("bongard-hoi-ca?order=4", folder)
+    with pytest.raises(BudgetedError, match="give the number of a published order"):
+        streams.load("bongard-hoi-ca?order=two", folder)
+    with pytest.raises(BudgetedError, match="every"):
+        streams.load("bongard-hoi-ca?items=evry", folder, size=8)
+
+
+def test_what_a_published_set_is_without_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = published_folder(tmp_path)
+    (folder / "bongard-hoi/images/set/3-7.png").unlink()
+    assert cli.main(["data", "info", "bongard-hoi", "--data", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "10 problems to train on, 1 to test on" in said
+    assert "tasks start at 0, 2, 4, 6, 8" in said
+    assert "1 of the pictures are not in" in said
+    assert cli.main(["data", "info", "bongard-openworld", "--data", str(folder)]) == 2
+    assert "put the published Bongard-OpenWorld_train_seed1.json" in capsys.readouterr().err

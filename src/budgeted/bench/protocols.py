@@ -7,7 +7,7 @@ evaluate every 500 samples on 200 test images of each class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from budgeted.runs.config import RunConfig
@@ -19,6 +19,8 @@ class Recipe:
 
     question: str
     runs: tuple[RunConfig, ...]
+    prices: Callable[[tuple[RunConfig, ...]], Iterable[str]] | None = None
+    """what is said of runs that are too large to be begun by mistake, before they start"""
 
 
 def cpu(method: str, stream: str = "gaussian", *, settings: Mapping[str, str] | None = None) -> RunConfig:

@@ -119,6 +119,7 @@ POLICY_RUNS: dict[str, str] = {
     "constant": "0.856 (n = 8), 0.637 (n = 16)",
     "linear": "0.876 (to 16), 0.703 (to 32)",
     "random": "0.876 (to 16), 0.715 (to 32)",
+    "block-cyclic": "none",
     "adaptive": "0.854",
     "egeria": "0.984",
     "ptlf": "0.955",

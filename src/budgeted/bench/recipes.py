@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from budgeted.bench.bongard_recipes import KINDS, drawn_questions, paper_prices, paper_questions
+from budgeted.bench.bongard_recipes import POLICIES as DRAWN_POLICIES
 from budgeted.bench.fair import FROM_RATES, recipe_from, unrated
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
 from budgeted.errors import UnknownName
@@ -230,6 +232,20 @@ def screened_parts() -> Recipe:
     )
 
 
+def bongard_drawn() -> Recipe:
+    return Recipe(
+        "What does freezing save a tiny LLaVA with LoRA, and what does it cost? Drawn Bongard, both kinds of question.",
+        over_seeds([drawn_questions(kind, policy) for kind in KINDS for policy in DRAWN_POLICIES], (1, 2, 3)),
+    )
+
+
+def bongard_paper(name: str, title: str) -> Recipe:
+    """Needs the weights, the pictures and a GPU; the adaptive policy under Vanilla is the method `al`."""
+    configs = [paper_questions(f"{name}-{kind}", method) for kind in KINDS for method in ("vanilla", "al")]
+    runs = over_seeds(configs, (1, 2, 3))
+    return Recipe(f"The paper's table of {title}: LLaVA-1.5-7B with LoRA, with and without aL.", runs, paper_prices)
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "components": components,
     "components-disjoint": components_disjoint,
@@ -245,6 +261,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "vit": vit,
     **unrated(),
     "screening": screened_parts,
+    "bongard-drawn": bongard_drawn,
+    "bongard-hoi": lambda: bongard_paper("bongard-hoi", "Bongard-HOI"),
+    "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from tyro.conf import Positional, arg
 from budgeted import streams
 from budgeted.budget import format_bytes
 from budgeted.errors import BudgetedError
+from budgeted.streams.bongard import Pictures, facts, task_starts
+from budgeted.streams.bongard.sets import PUBLISHED, Published
 from budgeted.streams.check import check, check_files
 from budgeted.streams.entry import Entry, split_options
 from budgeted.streams.picture import draw
@@ -129,6 +132,9 @@ class Data:
 
     def _info(self) -> None:
         name, _ = split_options(self.dataset)
+        if name in PUBLISHED:
+            self._bongard(PUBLISHED[name])
+            return
         entry = find(name)
         facts: dict[str, Any] = {"name": self.dataset, "home": entry.home, "licence": entry.licence}
         facts["downloads"] = [
@@ -147,6 +153,25 @@ class Data:
             facts.update(_sizes(loaded))
             facts["picture"] = self._draw(loaded)
         print(json.dumps(facts, indent=1) if self.json else "\n".join(_lines(facts)))
+
+    def _bongard(self, published: Published) -> None:
+        """What the published problems really are, whatever is asked about them; pictures need not be there."""
+        try:
+            parts = published.problems(published.folder(self._folder))
+        except streams.DataMissing as missing:
+            remedy = find(f"{published.name}-pn").by_hand
+            raise BudgetedError(f"{published.name} is not in {self._folder} (looked for {missing}): {remedy}") from None
+        found, starts = facts(*parts), task_starts(parts[0])
+        pictures = Pictures(published.folder(self._folder))
+        absent = len(pictures.missing([problem for part in parts for problem in part]))
+        if self.json:
+            known = {"name": published.name, "home": published.home, **dataclasses.asdict(found)}
+            print(json.dumps({**known, "tasks_start_at": starts, "missing_pictures": absent}, indent=1))
+            return
+        print("\n".join([published.title, *found.lines(), f"tasks start at {', '.join(map(str, starts))}"]))
+        print(f"{absent:,} of the pictures are not in {pictures.folder}" if absent else "all pictures are there")
+        print(f"home: {published.home}")
+        print(f"questions about them: {published.name}-pn, {published.name}-ca")
 
     def _draw(self, loaded: streams.Dataset) -> str | None:
         if self.json and self.picture is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from budgeted.bench.freezing_comparison import ComparisonSettings, PolicyRun, compare, write
+from budgeted.bench.multimodal_demo import MultimodalDemo
+from budgeted.bench.multimodal_demo import run_demo as run_multimodal
 from budgeted.bench.stream_demo import StreamDemo, draw, run_demo
 from budgeted.bench.table import markdown
 from budgeted.budget import format_compute
@@ -23,23 +26,23 @@ from budgeted.runs.run import Progress as RunProgress
 class Demo:
     """Show the program at work on the embedded digits: aL-SAR against Vanilla at one budget, with a table and a figure.
 
-    With --part freezing: prices, and one short training run under every freezing policy.
+    With --part freezing: prices, and one short training run under every freezing policy. With --part multimodal: a tiny
+    LLaVA with LoRA on drawn questions over pictures, with and without freezing.
     """
 
-    part: Literal["stream", "freezing"] = "stream"
-    """aL-SAR against Vanilla on a stream, or the freezing policies alone."""
+    part: Literal["stream", "freezing", "multimodal"] = "stream"
+    """aL-SAR against Vanilla on a stream, the freezing policies alone, or LLaVA on a stream of questions."""
     stream: StreamDemo = field(default_factory=StreamDemo)
     """The runs on the stream."""
     freezing: ComparisonSettings = field(default_factory=ComparisonSettings)
     """The run that every freezing policy makes."""
+    multimodal: MultimodalDemo = field(default_factory=MultimodalDemo)
+    """The runs on questions."""
     out: Path = Path("demo")
     """Folder for the runs, the records and the figures."""
 
     def run_(self) -> None:
-        if self.part == "stream":
-            self._stream()
-        else:
-            self._freezing()
+        {"stream": self._stream, "freezing": self._freezing, "multimodal": self._multimodal}[self.part]()
 
     def _stream(self) -> None:
         console = wide_console()
@@ -55,6 +58,20 @@ class Demo:
         figure = self.out / "al-sar_against_vanilla.png"
         draw(groups, figure)
         print(f"\nfigure: {figure}   runs: {self.out}")
+
+    def _multimodal(self) -> None:
+        logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s")
+        console = wide_console()
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task("")
+
+            def report(policy: str, progress: RunProgress) -> None:
+                shown = f"freezing {policy}: accuracy {100 * progress.accuracy:.0f} %"
+                bar.update(task, completed=progress.samples, total=progress.of_samples, description=shown)
+
+            lines = run_multimodal(self.multimodal, self.out, report)
+        print("\n".join(lines))
+        print(f"runs: {self.out}")
 
     def _freezing(self) -> None:
         Blocks(self.freezing.model, input="1x8x8").run_()

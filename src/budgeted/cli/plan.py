@@ -95,7 +95,7 @@ class Plan:
             method,
             info,
             config.network,
-            settings=config.build_settings(info.flips),
+            settings=config.build_settings(info.flips, info.problem),
             samples=self.limit,
             slots=DEFAULT_SLOTS if self.slots is None and self.memory is None else self.slots,
             budget=config.budget(),

@@ -51,6 +51,9 @@ class Sweep:
         shown = Forgiving()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=shown)
         print(chosen.question, file=shown)
+        if chosen.prices is not None:
+            for line in chosen.prices(chosen.runs):
+                print(line, file=shown)
         failed = 0
         if not self.show:
             data = None if self.data is None else str(self.data)

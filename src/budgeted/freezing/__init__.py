@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from budgeted.freezing.adaptive import AdaptivePrefix, Criterion, criterion
+from budgeted.freezing.block_cyclic import BlockCyclic
 from budgeted.freezing.chain import Block, BlockChain, NoBlockChain, block_chain
 from budgeted.freezing.egeria import Egeria
 from budgeted.freezing.given import BadLoss
@@ -25,6 +26,7 @@ __all__ = [
     "BadLoss",
     "Block",
     "BlockChain",
+    "BlockCyclic",
     "ConstantPrefix",
     "Criterion",
     "Egeria",

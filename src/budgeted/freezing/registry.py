@@ -8,6 +8,7 @@ from typing import Any
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.adaptive import AdaptivePrefix
+from budgeted.freezing.block_cyclic import BlockCyclic
 from budgeted.freezing.egeria import Egeria
 from budgeted.freezing.policies import ConstantPrefix, FreezingPolicy, LinearPrefix, NeverFreeze, RandomPrefix
 from budgeted.freezing.ptlf import TaskCorrelated
@@ -19,6 +20,7 @@ _OURS: dict[str, type[FreezingPolicy]] = {
     "constant": ConstantPrefix,
     "linear": LinearPrefix,
     "random": RandomPrefix,
+    "block-cyclic": BlockCyclic,
     "adaptive": AdaptivePrefix,
     "egeria": Egeria,
     "ptlf": TaskCorrelated,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from budgeted.learner.learner import Learner
 from budgeted.problems import Classification
 from budgeted.streams import Images
+from budgeted.streams.records import as_sample
 
 _CHUNK = 256
 Precision = Literal["float32", "bfloat16"]
@@ -24,6 +26,8 @@ class Score:
 
     correct: tuple[float, ...]
     total: tuple[int, ...]
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """what else the problem measures of its answers, summed: unparsed ones, say"""
 
     @property
     def accuracy(self) -> float:
@@ -68,14 +72,17 @@ def evaluate(
 
 def _scored(learner: Learner, samples: Tensor | Images, labels: NDArray[np.int64], classes: int) -> Score:
     """By the problem's own score: how right the answers are, summed by key."""
-    right, total = np.zeros(classes), np.zeros(classes, np.int64)
+    right, total, beside = np.zeros(classes), np.zeros(classes, np.int64), dict[str, float]()
     seen = np.flatnonzero(np.isin(labels, learner.class_labels))
     for start in range(0, len(seen), _CHUNK):
         places = seen[start : start + _CHUNK]
-        piece: Tensor = samples[places] if isinstance(samples, Tensor) else as_tensor(np.asarray(samples[places]))
-        np.add.at(right, labels[places], learner.scores(piece, labels[places].tolist()).double().numpy())
+        piece = samples[places] if isinstance(samples, Tensor) else as_sample(samples[places])
+        scores, more = learner.judged(piece, labels[places].tolist())
+        np.add.at(right, labels[places], scores.double().numpy())
         np.add.at(total, labels[places], 1)
-    return Score(tuple(right.tolist()), tuple(total.tolist()))
+        for name, found in more.items():
+            beside[name] = beside.get(name, 0.0) + float(found.double().sum())
+    return Score(tuple(right.tolist()), tuple(total.tolist()), beside)
 
 
 def _predicted(learner: Learner, images: Images) -> NDArray[np.int64]:

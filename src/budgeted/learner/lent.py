@@ -107,14 +107,19 @@ class Lends:
                 raise BudgetedError("nothing was learned yet: call learn() before predict_proba()")
             return torch.softmax(self.logits(samples), 1)
 
-    @torch.no_grad()
     def scores(self, samples: Sample, labels: Sequence[Any]) -> Tensor:
         """How right the answers to a batch of samples are, from 0 to 1."""
+        return self.judged(samples, labels)[0]
+
+    @torch.no_grad()
+    def judged(self, samples: Sample, labels: Sequence[Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores of the answers to a batch of samples, and what else the problem measures of each."""
         with self.lock, self.network.predicting():
             if self.memory.codec.everywhere:
                 samples = self.memory.codec.passed(samples)
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
-            return self.problem.score(self.problem.respond(self.model, inputs), inputs, rows)
+            said = self.problem.respond(self.model, inputs)
+            return self.problem.score(said, inputs, rows), self.problem.beside_score(said, inputs, rows)
 
     def top_up(self, compute: Compute | str | None = None, memory: int | str | None = None) -> None:
         """Add to the budget: compute of the same unit, bytes, or both. Training that had ended goes on."""

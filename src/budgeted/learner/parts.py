@@ -97,6 +97,7 @@ class Parts:
             loss=learner.problem.for_price if learner.method.plain() else "graph",
             optimizer=optimizer,
             granularity=own.granularity,
+            always=[part.strip() for part in own.always.split(",") if part.strip()],
             batch_norm=own.batch_norm,
         )
         network = self.network_type(

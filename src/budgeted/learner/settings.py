@@ -66,6 +66,8 @@ class LearnerSettings:
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
     """freeze whole blocks, or single layers"""
+    always: str = ""
+    """modules that never rest, by parts of their paths, with commas between them"""
     batch_norm: BatchNormStatistics = "update"
     """running statistics of frozen blocks go on, or are held"""
     sampled_fraction: float = 0.0005

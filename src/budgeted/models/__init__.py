@@ -14,6 +14,8 @@ from torch import nn
 
 from budgeted.errors import BudgetedError
 from budgeted.models.initialise import Draw, draw, initialised
+from budgeted.models.llava import SHAPES
+from budgeted.models.llava_base import adapted_llava
 from budgeted.models.mlp import HIDDEN, MultilayerPerceptron
 from budgeted.models.parts import ImageShape
 from budgeted.models.plain import NARROW, WIDE, PlainStyle, plain_cnn
@@ -33,6 +35,15 @@ class Entry:
     wire: Callable[[int, ImageShape], nn.Module]
     fill: Draw = draw
     load: Callable[[int, ImageShape, int, Path], nn.Module] | None = None  # with weights from a folder, if it can
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """A named network whose adapters are drawn from a seed, over a base that brings its weights."""
+
+    description: str
+    make: Callable[[int, Path | None], nn.Module]
+    """from the seed and, if it was given, the folder of another base"""
 
 
 def resnet_entry(shape: ResNetShape, variant: ResNetVariant, title: str) -> Entry:
@@ -60,6 +71,14 @@ def vit_entry(shape: ViTShape, title: str) -> Entry:
     )
 
 
+def llava_entry(name: str) -> Adapted:
+    shape = SHAPES[name]
+    size = f"{shape.vision.layers} vision and {shape.text.layers} decoder layers of width {shape.text.width}"
+    return Adapted(
+        f"LLaVA with LoRA: {size} (needs transformers and peft)", lambda seed, at: adapted_llava(name, seed, at)
+    )
+
+
 RESNETS = {
     "resnet18": BASIC,
     "resnet20": slim(3),
@@ -68,7 +87,7 @@ RESNETS = {
 }
 PLAIN_DEPTHS = (8, 16, 32)
 
-MODELS: Registry[Entry | Callable[..., nn.Module]] = Registry("model", "models")
+MODELS: Registry[Entry | Adapted | Callable[..., nn.Module]] = Registry("model", "models")
 """a user's own is a function, or a module class, that takes any of `classes`, `input_shape` and `seed` by name"""
 for _name, _entry in {
     **{name: resnet_entry(s, PUBLISHED, f"ResNet-{name[6:]}") for name, s in RESNETS.items()},
@@ -82,6 +101,8 @@ for _name, _entry in {
     "vit-l": vit_entry(LARGE, "ViT-L/16"),
 }.items():
     MODELS.register(_name)(_entry)
+for _name in SHAPES:
+    MODELS.register(_name)(llava_entry(_name))
 
 
 def names() -> list[str]:
@@ -92,7 +113,7 @@ def names() -> list[str]:
 def describe(name: str) -> str:
     """One line on the named network."""
     found = MODELS[name]
-    return found.description if isinstance(found, Entry) else (inspect.getdoc(found) or name).splitlines()[0]
+    return found.description if isinstance(found, Entry | Adapted) else (inspect.getdoc(found) or name).splitlines()[0]
 
 
 def build(
@@ -108,8 +129,8 @@ def build(
     The same arguments give bit-equal weights, and the global random state is neither read nor moved.
 
     A vision transformer may start from pretrained `weights`: a folder in the Hugging Face format. The name may carry
-    the folder, as in `vit-b@FOLDER`; the head is drawn either way. A network of your own goes by `package.module:NAME`
-    or `file.py:NAME`.
+    the folder, as in `vit-b@FOLDER`; the head is drawn either way, and of a LLaVA its adapters. A network of your own
+    goes by `package.module:NAME` or `file.py:NAME`.
 
     >>> model = build("resnet32", classes=10)
     >>> sum(p.numel() for p in model.parameters())
@@ -122,6 +143,8 @@ def build(
         raise BudgetedError(f"give the folder of the weights once: {name}@FOLDER, or weights=FOLDER")
     weights = folder if at else weights
     asked = MODELS[name]
+    if isinstance(asked, Adapted):
+        return asked.make(seed, None if weights is None else Path(weights).expanduser())
     if not isinstance(asked, Entry):
         return _own(name, asked, {"classes": classes, "input_shape": input_shape, "seed": seed})
     if classes < 1:
@@ -141,7 +164,7 @@ def build(
     return asked.load(classes, image, seed, Path(weights))
 
 
-def _own(name: str, make: Entry | Callable[..., nn.Module], facts: dict[str, Any]) -> nn.Module:
+def _own(name: str, make: Entry | Adapted | Callable[..., nn.Module], facts: dict[str, Any]) -> nn.Module:
     """What a user's function makes of the facts that it asks for; what torch draws meanwhile follows from the seed."""
     if not callable(make):
         raise BudgetedError(f"{name} is no function that makes a model: give one, or a module class")

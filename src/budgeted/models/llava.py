@@ -7,6 +7,8 @@ Three ways to one: `llava-1.5-7b` by name, for those who have it in the cache of
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,19 @@ def llava(name: str | Path = "llava-tiny", *, seed: int = 0) -> nn.Module:
     return _loaded(transformers, name)
 
 
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Inside, the transformers library draws no bars while it loads and saves."""
+    bars = needed_transformers().utils.logging
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+
+
 def on_meta(name: str) -> nn.Module:
     """The named model without weights, on torch's device `meta`."""
     if name not in SHAPES:
@@ -139,9 +154,10 @@ def _loaded(transformers: Any, name: str | Path) -> nn.Module:
             f"there is no LLaVA {where!r}: give one of {', '.join(SHAPES)}, or a folder with a model's config.json"
         )
     try:
-        model: nn.Module = transformers.LlavaForConditionalGeneration.from_pretrained(
-            where, local_files_only=True, use_safetensors=True
-        )
+        with without_bars():
+            model: nn.Module = transformers.LlavaForConditionalGeneration.from_pretrained(
+                where, local_files_only=True, use_safetensors=True
+            )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         how = f"fetch it first (hf download {where}), or give its folder" if known is not None else "is it a LLaVA?"

@@ -6,7 +6,7 @@ texts there are, so that every text can be written, and a CLIP image processor o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,19 @@ def _labels(tokens: Tensor, mask: Tensor, lengths: Sequence[int]) -> Tensor:
     starts = ends - torch.tensor(lengths)[:, None]
     positions = torch.arange(tokens.shape[1])[None]
     return torch.where((positions >= starts) & (positions < ends), tokens, IGNORED)
+
+
+def padded_left(batch: Mapping[str, Tensor], pad: int) -> dict[str, Tensor]:
+    """The questions of a batch with answers, without them and with the padding on the left, as `generate` wants it."""
+    asked = batch["attention_mask"].bool() & (batch["labels"] == IGNORED)
+    longest = int(asked.sum(1).max())
+    tokens = batch["input_ids"].new_full((len(asked), longest), pad)
+    mask = torch.zeros_like(tokens)
+    for row, (of_row, kept) in enumerate(zip(batch["input_ids"], asked, strict=True)):
+        question = of_row[kept]
+        tokens[row, longest - len(question) :] = question
+        mask[row, longest - len(question) :] = 1
+    return {"input_ids": tokens, "attention_mask": mask}
 
 
 @torch.no_grad()

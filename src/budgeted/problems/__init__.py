@@ -6,5 +6,6 @@ from budgeted.problems.augment import Augmentation, Augmenter
 from budgeted.problems.batches import Sample
 from budgeted.problems.classification import Classification, DataFacts
 from budgeted.problems.problem import PROBLEMS, Problem
+from budgeted.problems.questions import Questions
 
-__all__ = ["PROBLEMS", "Augmentation", "Augmenter", "Classification", "DataFacts", "Problem", "Sample"]
+__all__ = ["PROBLEMS", "Augmentation", "Augmenter", "Classification", "DataFacts", "Problem", "Questions", "Sample"]

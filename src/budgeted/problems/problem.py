@@ -23,6 +23,7 @@ from budgeted.network import Inputs, Network, called
 from budgeted.problems.batches import Sample, stacked
 from budgeted.registry import Registry
 from budgeted.replay import Column
+from budgeted.streams import DatasetInfo
 
 
 class Problem(Keeps, ABC):
@@ -151,6 +152,10 @@ class Problem(Keeps, ABC):
     def score(self, outputs: Any, inputs: Any, rows: Tensor) -> Tensor:
         """How right each answer of a batch is, from 0 to 1."""
 
+    def beside_score(self, outputs: Any, inputs: Any, rows: Tensor) -> dict[str, Tensor]:
+        """What else is measured of each answer of a batch, by name; an evaluation's record has the sums."""
+        return {}
+
     # -- for checks and rehearsals -----------------------------------------------------------------------------
 
     def small_model(self) -> nn.Module:
@@ -171,6 +176,11 @@ class Problem(Keeps, ABC):
     @classmethod
     def made(cls, settings: Mapping[str, Any]) -> Self:
         return cls(**settings)
+
+    @classmethod
+    def of_data(cls, settings: Mapping[str, Any], info: DatasetInfo, model: nn.Module, device: str) -> Self:
+        """One for a data set and a model, where these say something that is no setting: sizes, a tokenizer."""
+        return cls.made(settings)
 
 
 PROBLEMS: Registry[type[Problem]] = Registry("problem", "problems")

@@ -23,6 +23,7 @@ from budgeted.replay.selection import (
     shrink_to,
     store,
 )
+from budgeted.replay.shared_pictures import SharedPictures
 
 __all__ = [
     "CODE",
@@ -56,6 +57,7 @@ __all__ = [
     "SARSettings",
     "Selection",
     "ShapleySelection",
+    "SharedPictures",
     "SimilarityAwareRetrieval",
     "Uniform",
     "Unlimited",

@@ -9,6 +9,7 @@ process is gone.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import queue
@@ -93,7 +94,7 @@ class Beside:
         told, tensors = received
         predicted = tensors.get("predicted")
         return Answer(
-            Score(tuple(told["correct"]), tuple(told["total"])),
+            Score(tuple(told["correct"]), tuple(told["total"]), told["beside"]),
             None if predicted is None else predicted.numpy(),
             float(told["seconds"]),
         )
@@ -162,7 +163,7 @@ def main() -> None:
             restore_answers(learner, tensors, numbers["class_labels"])
             found = answer(learner, data, config.eval_precision, numbers["everything"])  # type: ignore[arg-type]
             predicted = {} if found.predicted is None else {"predicted": torch.from_numpy(found.predicted)}
-            score = {"correct": found.score.correct, "total": found.score.total, "seconds": found.seconds}
+            score = {**dataclasses.asdict(found.score), "seconds": found.seconds}
             _send(out, score, predicted)
 
 
@@ -170,7 +171,8 @@ def _learner(config: RunConfig, data: TestData, samples: int) -> Learner:
     """One like the run's, with an empty memory and no steps to run."""
     info = data.info
     planner = Planner(
-        config.build_method(), info, config.network, settings=config.build_settings(info.flips), samples=samples,
+        config.build_method(), info, config.network, samples=samples,
+        settings=config.build_settings(info.flips, info.problem),
         order=config.stream, eval_every=config.eval_every, seed=config.seed, device=config.device,
         problem=config.problem,
     )  # fmt: skip

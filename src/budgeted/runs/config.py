@@ -45,7 +45,8 @@ class RunConfig:
     stream: str = "gaussian"
     """In which order samples arrive: gaussian, disjoint, blurry, domain or arrival (by time)."""
     model: str = ""
-    """Which model: see `budgeted list models`, or FILE.py:NAME. If not given, resnet32; cnn8 for 8 x 8 digits."""
+    """Which model: see `budgeted list models`, or FILE.py:NAME. If not given, resnet32; cnn8 for 8 x 8 digits,
+    llava-tiny for drawn Bongard."""
     iterations: float | None = None
     """Training steps per sample (1 if no --compute is given)."""
     compute: str | None = None
@@ -67,7 +68,8 @@ class RunConfig:
     codec: str | None = None
     """What a slot of the memory holds: see `budgeted list codecs`, or FILE.py:NAME. The method's own if not given."""
     problem: str | None = None
-    """What is learned, if not classes of images: see `budgeted list problems`, or FILE.py:NAME."""
+    """What is learned, if not what the data set says (classes of images, mostly): see `budgeted list problems`, or
+    FILE.py:NAME."""
     spend_savings: bool = False
     """Let compute that freezing saves buy more iterations, spread over the rest of the stream."""
     eval_every: int = 100
@@ -143,7 +145,8 @@ class RunConfig:
     @property
     def network(self) -> str:
         """The model's name, given or not."""
-        return self.model or ("cnn8" if self.dataset == "digits" else "resnet32")
+        usual = "llava-tiny" if self.dataset.startswith("bongard-drawn") else "resnet32"
+        return self.model or ("cnn8" if self.dataset == "digits" else usual)
 
     def load_data(self) -> Dataset:
         """The data set, as far as it has to be looked at now."""
@@ -160,9 +163,10 @@ class RunConfig:
     def build_method(self) -> Method:
         return METHODS[self.method]().with_parts(freezing=self.freezing, retrieval=self.retrieval, codec=self.codec)
 
-    def build_settings(self, flips: bool) -> Settings:
+    def build_settings(self, flips: bool, problem: str | None = None) -> Settings:
+        """problem: what is learned from the data set, if the run does not say it."""
         pairs = {"learner.batch_size": str(self.batch_size), **self.settings}
-        return from_pairs(pairs, self.build_method(), flips, self.problem)
+        return from_pairs(pairs, self.build_method(), flips, self.problem or problem)
 
     def with_sources(self) -> RunConfig:
         """With the user's own files found from anywhere, and known by their content."""

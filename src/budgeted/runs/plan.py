@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from budgeted import models
 from budgeted.budget import NOTHING, Budget, Compute, Cost, Purpose, Rule, format_bytes, format_compute, total
@@ -102,7 +103,7 @@ class Planner:
         device: str = "cpu",
         problem: str | None = None,
     ) -> None:
-        self.problem = problem
+        self.problem = problem or info.problem
         self.method, self.info, self.model, self.settings = method, info, model, settings
         self.samples, self.seed, self.device = samples, seed, device
         self.course = course_of(info, samples, order, eval_every)
@@ -114,12 +115,12 @@ class Planner:
             settings = replace(settings, learner=replace(settings.learner, batch_size=batch_size))
         model = models.build(self.model, classes=rows, input_shape=info.input_shape, seed=self.seed)
         given = {"settings": settings, "seed": self.seed, "device": self.device, **more}
-        return Learner(model, copy.deepcopy(self.method), self._data(settings), **given)
+        return Learner(model, copy.deepcopy(self.method), self._data(settings, model, given["device"]), **given)
 
-    def _data(self, settings: Settings) -> DataFacts | Problem:
-        if self.problem in (None, "classification"):
+    def _data(self, settings: Settings, model: nn.Module, device: str) -> DataFacts | Problem:
+        if self.problem == "classification":
             return facts_of(self.info, self.samples)
-        problem = PROBLEMS[self.problem].made(settings.problem)
+        problem = PROBLEMS[self.problem].of_data(settings.problem, self.info, model, device)
         problem.classes, problem.samples = self.info.classes, self.samples
         return problem
 

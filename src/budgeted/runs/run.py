@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from budgeted import streams
 from budgeted.budget import NOTHING, Cost, Rule, peak_memory
@@ -22,6 +24,9 @@ from budgeted.learner.evaluate import Precision
 from budgeted.learner.events import Listener
 from budgeted.learner.files import disk_errors
 from budgeted.learner.learner import Learner
+from budgeted.models.llava_base import base_missing
+from budgeted.problems import Classification
+from budgeted.problems.llava_base import make_base
 from budgeted.runs.beside import MOST_ASKED, Answer, Beside, answer
 from budgeted.runs.config import RunConfig, refuse_other_config
 from budgeted.runs.content import content_of, refuse_other_content
@@ -33,6 +38,7 @@ from budgeted.runs.plan import Planner, boundaries_of
 from budgeted.runs.records import records_digest
 from budgeted.runs.tested import TestData
 
+log = logging.getLogger("budgeted")
 DEFAULT_SLOTS = 200
 NAMED_BAD = 20
 """bad samples that a summary names; it counts them all"""
@@ -91,15 +97,20 @@ class Run:
         self.accuracies: list[float] = []
         self._evaluated = 0  # samples that had arrived at the latest evaluation
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
-        self.train_seconds = self.eval_seconds = 0.0
+        self.train_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
         self.eval_cost = NOTHING  # of evaluations: nobody pays for it
         self.sittings = 1
         self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
 
     def _build_learner(self) -> Learner:
+        _make_base(self.config.network)
         config, info = self.config, self.dataset.info
-        method, settings, budget = config.build_method(), config.build_settings(info.flips), config.budget()
+        method, settings, budget = (
+            config.build_method(),
+            config.build_settings(info.flips, info.problem),
+            config.budget(),
+        )
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
         planner = Planner(
             method, info, config.network, settings=settings, samples=len(self.stream), order=config.stream,
@@ -135,6 +146,7 @@ class Run:
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
         self.eval_cost = Cost(*numbers["eval_cost"])
+        self.train_cpu_seconds = float(numbers.get("train_cpu_seconds", 0.0))
         self.position = int(numbers.get("position", self.learner.arrived))
         self.bad, self.first_bad = numbers.get("bad", (0, []))
         self.wait_seconds = float(numbers.get("wait_seconds", 0.0))
@@ -172,22 +184,20 @@ class Run:
             if self.learner.spent_up and stopping:
                 break  # also where a resumed run had stopped already
             self.wait_seconds = waited + samples.waited
-            start = time.perf_counter()
-            if isinstance(sample, streams.Bad):
-                self._pass_over(sample)
-            else:
-                self.learner.learn(*sample)
-            arrived = self.position = self.position + 1
-            if arrived == len(self.stream):
-                self.learner.flush()
-            self.train_seconds += time.perf_counter() - start
+            with self._training():
+                if isinstance(sample, streams.Bad):
+                    self._pass_over(sample)
+                else:
+                    self.learner.learn(*sample)
+                arrived = self.position = self.position + 1
+                if arrived == len(self.stream):
+                    self.learner.flush()
             self._count()
             if arrived % self.config.eval_every == 0 or arrived == len(self.stream) or arrived in self.moments:
                 self._evaluate(arrived)
             if arrived in self.moments and arrived < len(self.stream) and self.learner.boundaries:
-                start = time.perf_counter()
-                self.learner.end_task()
-                self.train_seconds += time.perf_counter() - start
+                with self._training():
+                    self.learner.end_task()
             self._count()
             self._take_answers()
             if report is not None:
@@ -199,6 +209,14 @@ class Run:
             self._count()
         self._take_answers(all_of_them=True)
         return write_summary(self.folder.path / SUMMARY, self._summary())
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Counts the time of what is done inside: on the clock, and of this process alone."""
+        clock, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.train_seconds += time.perf_counter() - clock
+        self.train_cpu_seconds += time.process_time() - cpu
 
     def _count(self) -> None:
         self.counter.add(self.learner.steps - self._counted)
@@ -213,14 +231,14 @@ class Run:
 
     def _evaluate(self, arrived: int, last: bool = False) -> None:
         """Evaluate here, or ask the process beside; what the record says of training is of this moment."""
-        start = time.perf_counter()
         learner = self.learner
-        learner.before_prediction()
-        self.train_seconds += time.perf_counter() - start
+        with self._training():
+            learner.before_prediction()
         self._evaluated = arrived
         moment = arrived in self.moments
-        images = len(self.tested.labels) if moment else self.tested.seen(learner.class_labels)
-        self.eval_cost += learner.network.price_of(images)
+        if isinstance(learner.problem, Classification):
+            images = len(self.tested.labels) if moment else self.tested.seen(learner.class_labels)
+            self.eval_cost += learner.network.price_of(images)
         record: dict[str, Any] = {
             "samples": arrived,
             "steps": learner.steps,
@@ -260,6 +278,8 @@ class Run:
         record, score = asked.record, found.score
         self.eval_seconds += found.seconds
         record |= {"accuracy": score.accuracy, "correct": list(score.correct), "total": list(score.total)}
+        if score.beside:
+            record["beside"] = dict(score.beside)
         record["seconds"]["eval"] = self.eval_seconds
         if asked.moment and found.predicted is not None:
             record["knowledge"] = self._moment(found.predicted, asked.classes)
@@ -323,6 +343,7 @@ class Run:
                 "bad": (self.bad, self.first_bad),
                 "wait_seconds": self.wait_seconds,
                 "train_seconds": self.train_seconds,
+                "train_cpu_seconds": self.train_cpu_seconds,
                 "eval_seconds": self.eval_seconds,
                 "eval_cost": (self.eval_cost.paper, self.eval_cost.real),
                 "sittings": self.sittings,
@@ -362,10 +383,12 @@ class Run:
             "frozen_steps": list(learner.frozen_counts),
             "blocks": [block.name for block in learner.freezing.chain.blocks],
             "train_seconds": self.train_seconds,
+            "train_cpu_seconds": self.train_cpu_seconds,
             "eval_seconds": self.eval_seconds,
             "eval_compute": {"paper": self.eval_cost.paper, "real": self.eval_cost.real},
             "wait_seconds": self.wait_seconds,
             "peak_memory": peak_memory(),
+            **_base_of(learner.model),
             "weights_sha256": state.weights_digest(learner),
             "records_sha256": records_digest(self.records),
             "data": self.content,
@@ -373,6 +396,19 @@ class Run:
             "seed": self.config.seed,
             "config": self.config.to_json(),
         }
+
+
+def _base_of(model: nn.Module) -> dict[str, Any]:
+    """What a model starts from, where it was pretrained here: that cost is no part of the run's."""
+    made = getattr(model, "made", None)
+    return {} if made is None else {"base": made}
+
+
+def _make_base(model: str) -> None:
+    """What a model starts from, where that has to be pretrained first and nobody did so yet."""
+    if base_missing(model):
+        log.warning("%s: pretraining its base once, about a minute and a half of one core", model)
+        make_base()
 
 
 def summarise(records: list[dict[str, Any]], moments: list[int]) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from budgeted.streams.dataset import DataError, Dataset
 from budgeted.streams.image_file import quiet_pillow
+from budgeted.streams.records import Records
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Bad:
     reason: str
 
 
-Sample = tuple[Tensor, int]
+Sample = tuple[Any, int]
 
 
 class Arriving:
@@ -40,7 +41,7 @@ class Arriving:
         self._skip_bad = skip_bad
         self._ahead = max(1, ahead)
         # An array is indexed faster than a thread is asked; an iterator is gone through by one hand.
-        decodes = not isinstance(dataset.train_images, np.ndarray)
+        decodes = not isinstance(dataset.train_images, np.ndarray | Records)
         count = 0 if not decodes else min(threads, 1) if dataset.sequential else threads
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="decode") if count > 0 else None
         if self._pool is not None:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from budgeted.errors import BudgetedError
 from budgeted.streams.one_line import one_line
 from budgeted.streams.orders import Indices, class_order
+from budgeted.streams.records import as_sample
 
 
 class DataError(BudgetedError):
@@ -34,7 +33,8 @@ class DataMissing(DataError):
 
 
 class Images(Protocol):
-    """uint8 images [N, C, H, W]: a numpy array, or `lazy.LazyImages`, which decodes what is asked for.
+    """uint8 images [N, C, H, W]: a numpy array, or `lazy.LazyImages`, which decodes what is asked for; or samples of
+    several parts, `records.Records`.
 
     Index with an int, a slice, a list or an index array; `images[:]` is always a numpy array.
     """
@@ -66,12 +66,18 @@ class DatasetInfo:
     domains: int = 1
     #: The listing that `class_order` shuffles; empty for label order.
     class_listing: tuple[int, ...] = ()
+    #: What is learned from it, unless a run says otherwise.
+    problem: str = "classification"
+    #: Pictures of one sample.
+    pictures: int = 1
+    #: The longest text of a sample, where it has one: its bytes are what every sample reserves.
+    longest_text: str = ""
 
     @property
     def nbytes_per_sample(self) -> int:
-        """Bytes of one stored image (uint8); its label is priced by the memory that holds it."""
+        """Bytes of one stored sample (uint8); its label is priced by the memory that holds it."""
         channels, height, width = self.input_shape
-        return channels * height * width
+        return self.pictures * channels * height * width + len(self.longest_text.encode())
 
     def class_order(self, seed: int) -> Indices:
         """The order in which streams of this seed introduce the classes."""
@@ -132,9 +138,9 @@ class Dataset:
     #: Labelled samples from before the stream (bucket 0 of CLEAR), never part of it.
     pretraining: Part | None = None
 
-    def sample(self, index: int) -> tuple[Tensor, int]:
-        """One training sample, decoded now: uint8 [C, H, W] and its label."""
-        return torch.from_numpy(np.ascontiguousarray(self.train_images[index])), int(self.train_labels[index])
+    def sample(self, index: int) -> tuple[Any, int]:
+        """One training sample, decoded now: uint8 [C, H, W], or several parts by name; and its label."""
+        return as_sample(self.train_images[index]), int(self.train_labels[index])
 
     @property
     def name(self) -> str:

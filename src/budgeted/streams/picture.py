@@ -69,7 +69,8 @@ def _strip(shares: NDArray[np.float64]) -> Image.Image:
 
 def _thumbnail(dataset: Dataset, index: int) -> Image.Image:
     try:
-        array = np.asarray(dataset.train_images[index])
+        found = dataset.train_images[index]
+        array = np.asarray(next(iter(found.values()))[0] if isinstance(found, dict) else found)
     except DataError:
         blank = Image.new("RGB", (_SIDE, _SIDE), _EMPTY)
         ImageDraw.Draw(blank).line([(0, 0), (_SIDE, _SIDE)], fill=(178, 24, 43), width=2)

@@ -26,6 +26,7 @@ from typing import Any
 from budgeted.errors import BudgetedError
 from budgeted.registry import Registry
 from budgeted.streams import arrays, folder, hf, manifest, shards
+from budgeted.streams.bongard.sets import ENTRIES as BONGARD
 from budgeted.streams.catalogue import ENTRIES, PHOTO_MEAN, PHOTO_STD
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Request, default_data_dir
 from budgeted.streams.download import MOST_BYTES, DownloadGone, Progress, fetch
@@ -61,7 +62,7 @@ class Datasets(Registry[Any]):
 
 
 DATASETS = Datasets()
-for _entry in ENTRIES:
+for _entry in (*ENTRIES, *BONGARD):
     assert _entry.info is not None
     DATASETS.register(_entry.info.name)(_entry)
 

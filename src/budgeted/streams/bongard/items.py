@@ -28,6 +28,7 @@ from budgeted.streams.bongard.problem import PLACE, SIDE, Item, Problem
 Kind = Literal["pn", "ca"]
 POSITIVE, NEGATIVE = "Positive", "Negative"
 MOST_CHOICES = 4
+_CHOICES = ("Choice List: [", "Choice list:[")
 _GIVEN = 'Given 2 "positive" images and 2 "negative" images, where '
 _HOI = (
     'both "positive" and "negative" images share a "common" object, and only "positive" images share a "common" action '
@@ -135,6 +136,19 @@ def _choices(problem: Problem, generator: np.random.Generator) -> tuple[str, ...
         return ()
     drawn = generator.permutation(len(others))[: MOST_CHOICES - 1]
     return tuple(sorted([problem.answer, *(others[index] for index in drawn)]))
+
+
+def listed(question: str) -> tuple[str, ...]:
+    """The choices that a question lists; none where it asks for a sentence.
+
+    >>> listed("Choice List: [kick, catch] Your answer is:")
+    ('kick', 'catch')
+    """
+    for start in _CHOICES:
+        _, found, rest = question.partition(start)
+        if found and "]" in rest:
+            return tuple(choice.strip() for choice in rest.split("]")[0].split(","))
+    return ()
 
 
 def _known(kind: Kind) -> Kind:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from budgeted.streams.bongard.items import NEGATIVE, POSITIVE
+from budgeted.streams.bongard.items import NEGATIVE, POSITIVE, listed
 from budgeted.streams.bongard.problem import PLACE, SIDE, Item, Problem
 from budgeted.streams.dataset import DataError, DataMissing
 from budgeted.streams.files import Capped, open_regular, read_at_most
@@ -22,7 +22,6 @@ MOST_BYTES = 256 * 2**20
 """of one file, unpacked: the largest published one has 20 million"""
 _PREFIX = "images/"
 Found = TypeVar("Found")
-_CHOICES = ("Choice List: [", "Choice list:[")
 
 
 def read_hoi(path: str | Path) -> tuple[Problem, ...]:
@@ -66,7 +65,7 @@ def read_items(path: str | Path) -> tuple[Item, ...]:
         name = str(entry["id"])
         if said in (POSITIVE, NEGATIVE) and not name.endswith(f"-{said.lower()}"):
             name = f"{name}-{said.lower()}"
-        return Item(name, str(concept), asked, pictures[:places], said, _listed(asked))
+        return Item(name, str(concept), asked, pictures[:places], said, listed(asked))
 
     return _read(path, item)
 
@@ -75,14 +74,6 @@ def _from_images(name: str) -> str:
     """Item files start names with the folder that their authors had."""
     _, found, rest = name.partition(_PREFIX)
     return found + rest if found else name
-
-
-def _listed(asked: str) -> tuple[str, ...]:
-    for start in _CHOICES:
-        _, found, rest = asked.partition(start)
-        if found and "]" in rest:
-            return tuple(choice.strip() for choice in rest.split("]")[0].split(","))
-    return ()
 
 
 def _texts(entry: Any) -> tuple[str, ...]:

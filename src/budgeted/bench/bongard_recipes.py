@@ -1,0 +1,95 @@
+"""Recipes over Bongard: a tiny LLaVA on drawn questions, and the paper's two tables at the size of the paper.
+
+The paper's runs need LLaVA-1.5-7B, the pictures and a GPU. They are priced before they start: from the model's config
+alone, nothing frozen, so that whoever has all of it knows what is ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from budgeted import streams
+from budgeted.bench.llava_costs import PAPER_MODEL, PAPER_TFLOPS, llava_costs
+from budgeted.budget import format_compute
+from budgeted.models.llava import SHAPES
+from budgeted.runs.config import RunConfig
+
+POLICIES: dict[str, dict[str, str]] = {
+    "none": {},
+    "constant": {"freezing.n": "9"},
+    "random": {"freezing.n_max": "12"},
+    "adaptive": {"freezing.ema_start": "corrected"},
+    "block-cyclic": {},
+}
+"""and their settings for the tiny LLaVA, of whose blocks twelve may rest"""
+KINDS = ("ca", "pn")
+STEPS = 300
+PAPER_SETTINGS = {"learner.optimizer": "adamw", "learner.learning_rate": "5e-5", "learner.autocast": "bfloat16"}
+BYTES_OF_A_TOKEN = 4
+"""of the questions' English, about"""
+RATE = 150e12
+"""FLOP a second that a GPU of the paper's kind (A100) reaches in bfloat16, about half of its peak"""
+
+
+def drawn_questions(kind: str, freezing: str) -> RunConfig:
+    """Thirty new concepts in five tasks for the tiny LLaVA: 300 steps, everything stored, evaluated at the tasks' ends.
+    The averages of the adaptive policy start corrected, since 300 steps are few for its weight of 0.01."""
+    samples = streams.info(f"bongard-drawn-{kind}").train_size
+    return RunConfig(
+        method="vanilla",
+        dataset=f"bongard-drawn-{kind}",
+        stream="disjoint",
+        model="llava-tiny",
+        iterations=STEPS / samples,
+        unlimited=True,
+        freezing=freezing,
+        eval_every=samples // 5,
+        checkpoint_every=samples // 5,
+        settings={"learner.optimizer": "adamw", "learner.learning_rate": "1e-3", **POLICIES[freezing]},
+    )
+
+
+def paper_questions(name: str, method: str) -> RunConfig:
+    """As the paper has it: batches of two, one step for two samples, everything stored, five tasks in their order."""
+    samples = streams.info(name).train_size
+    return RunConfig(
+        method=method,
+        dataset=name,
+        stream="domain",
+        model=PAPER_MODEL,
+        iterations=0.5,
+        unlimited=True,
+        batch_size=2,
+        codec="pictures",
+        eval_every=samples // 5,
+        checkpoint_every=samples // 5,
+        device="cuda",
+        settings=dict(PAPER_SETTINGS),
+    )
+
+
+def priced(config: RunConfig) -> str:
+    """What a run at the size of the paper executes with nothing frozen, without its weights or data."""
+    info = streams.info(config.dataset)
+    steps = int(info.train_size * (config.iterations or 1))
+    tokens = info.pictures * SHAPES[config.network].tokens_of_a_picture + len(info.longest_text) // BYTES_OF_A_TOKEN
+    costs = llava_costs(config.network, tokens=tokens, pictures=info.pictures)
+    whole = costs.step.total.real * config.batch_size * steps
+    again = costs.checkpointed.total.real / costs.step.total.real
+    return (
+        f"{config.dataset}: {steps:,} steps of {config.batch_size} samples of about {tokens:,} tokens execute "
+        f"{format_compute(whole, 'real')} with nothing frozen ({again:.2f} times that with gradient checkpointing), "
+        f"about {whole / RATE / 3600:.0f} hours at {RATE / 1e12:.0f} TFLOP/s; a sample is "
+        f"{info.nbytes_per_sample / 1e6:.2f} MB raw, codec `pictures` keeps each picture once"
+    )
+
+
+def paper_prices(configs: tuple[RunConfig, ...]) -> Iterator[str]:
+    """A line for each data set among the runs."""
+    first = {config.dataset: replace(config, seed=1) for config in configs}
+    yield from map(priced, first.values())
+    yield (
+        f"the paper's own count ({PAPER_TFLOPS:,.0f} TFLOPs for Bongard-HOI P/N) sums adapters alone: "
+        "`budgeted blocks llava-1.5-7b` says how it came about"
+    )

@@ -19,7 +19,7 @@ from budgeted.runs.records import read_records, records_digest
 from budgeted.runs.run import DEFAULT_SLOTS
 from budgeted.runs.statistics import PLUS_MINUS, Comparison, format_mean_sd, paired, rank, summarise, too_few, welch
 
-_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
+_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints"}
 COLUMNS = (
     "method",
     "seeds",

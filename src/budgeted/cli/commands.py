@@ -19,6 +19,7 @@ COMMANDS = {
     "costs": "costs:Costs",
     "sweep": "sweep:Sweep",
     "table": "table:Table",
+    "verify": "verify:Verify",
     "predict": "predict:Predict",
     "export": "export:Export",
     "list": "listing:List",

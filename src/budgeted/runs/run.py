@@ -84,6 +84,7 @@ class Run:
         self.sittings = 1
         self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
+        folder.keep = (config.keep_checkpoints, len(self.stream))
 
     def _build_learner(self) -> Learner:
         config, info = self.config, self.dataset.info
@@ -261,25 +262,26 @@ class Run:
 
     def _checkpoint(self) -> None:
         self.counter.sync()
-        self.folder.write_checkpoint(
-            self.learner,
-            {
-                "config": self.config.to_json(),
-                "data": self.content,
-                "stream": self.stream.fingerprint(),
-                "plan": self._planned,
-                "records": self.folder.records.state(),
-                "executed": self.counter.count,
-                "previous": self.previous,
-                "environments": self.environments,
-                "position": self.position,
-                "bad": (self.bad, self.first_bad),
-                "wait_seconds": self.wait_seconds,
-                "train_seconds": self.train_seconds,
-                "eval_seconds": self.eval_seconds,
-                "sittings": self.sittings,
-            },
-        )
+        self.folder.write_checkpoint(self.learner, self.numbers())
+
+    def numbers(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the learner."""
+        return {
+            "config": self.config.to_json(),
+            "data": self.content,
+            "stream": self.stream.fingerprint(),
+            "plan": self._planned,
+            "records": self.folder.records.state(),
+            "executed": self.counter.count,
+            "previous": self.previous,
+            "environments": self.environments,
+            "position": self.position,
+            "bad": (self.bad, self.first_bad),
+            "wait_seconds": self.wait_seconds,
+            "train_seconds": self.train_seconds,
+            "eval_seconds": self.eval_seconds,
+            "sittings": self.sittings,
+        }
 
     def _progress(self, arrived: int, seconds: float) -> Progress:
         latest = self.accuracies[-1] if self.accuracies else 0.0

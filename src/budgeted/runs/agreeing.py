@@ -114,7 +114,8 @@ def near_summaries(recorded: Mapping[str, Any], replayed: Mapping[str, Any], tol
 def _same_bits(one: Tensor | None, two: Tensor | None) -> bool:
     if one is None or two is None or one.dtype != two.dtype or one.shape != two.shape:
         return False
-    bits = [each.contiguous().reshape(-1).view(torch.uint8) for each in (one, two)]
+    # a single element may have any stride, and then cannot be viewed as bytes
+    bits = [each.reshape(-1).clone(memory_format=torch.contiguous_format).view(torch.uint8) for each in (one, two)]
     return torch.equal(*bits)
 
 

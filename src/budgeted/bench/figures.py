@@ -43,7 +43,7 @@ def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
     """Accuracy over the stream: the mean over seeds, and a band over the range between them."""
     curves = [_curves(group) for group in groups]
     if len(groups) <= ROWS_IN_ONE_PANEL:
-        with _drawn(path, groups, _seeds_note(groups)) as (_, axes):
+        with drawn(path, groups, _seeds_note(groups)) as (_, axes):
             for place, (samples, values) in enumerate(curves):
                 _curve(axes, samples, values, COLOURS[place])
             ends = [float(values.mean(0)[-1]) for _, values in curves]
@@ -52,13 +52,13 @@ def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
         return
     rows = -(-len(groups) // _PANELS_IN_A_ROW)
     note = f"accuracy on the classes seen so far; {_seeds_note(groups)}; grey: the other rows"
-    with _drawn(path, groups, note, rows, _PANELS_IN_A_ROW) as (_, panels):
+    with drawn(path, groups, note, rows, _PANELS_IN_A_ROW) as (_, panels):
         for place, (axes, group) in enumerate(zip(panels, groups, strict=False)):
             for samples, values in curves:
                 axes.plot(samples, values.mean(0), color=_GREY, linewidth=0.6, zorder=1)
             _curve(axes, *curves[place], COLOURS[0])
             result = summarise(group.values("a_auc"))
-            axes.set_title(f"{_wrapped(group.label, 30)}\nA_AUC {_percent(result)}", fontsize=8, loc="left")
+            axes.set_title(f"{wrapped(group.label, 30)}\nA_AUC {_percent(result)}", fontsize=8, loc="left")
         for axes in panels[len(groups) :]:
             axes.remove()
         for place, axes in enumerate(panels[: len(groups)]):
@@ -71,7 +71,7 @@ def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
 def draw_dots(groups: Sequence[Group], path: Path) -> None:
     """A_AUC and A_last of every row: a dot at the mean, its 95 % interval, and every seed as a small mark."""
     note = "dot: mean; line: 95 % interval of the mean (Student's t), cut at the edge; small: single seeds"
-    with _drawn(path, groups, note, 1, 2, height=1.2 + 0.34 * len(groups), share_x=False) as (_, panels):
+    with drawn(path, groups, note, 1, 2, height=1.2 + 0.34 * len(groups), share_x=False) as (_, panels):
         for axes, key, title in zip(panels, ("a_auc", "a_last"), ("A_AUC, %", "A_last, %"), strict=True):
             for place, group in enumerate(groups):
                 values = [100 * value for value in group.values(key)]
@@ -80,7 +80,7 @@ def draw_dots(groups: Sequence[Group], path: Path) -> None:
                     axes.plot(confidence_interval(values), (place, place), color=colour, linewidth=2, zorder=2)
                     axes.plot(values, [place] * len(values), "|", color=colour, markersize=7, alpha=0.6, zorder=2)
                 axes.plot(np.mean(values), place, "o", color=colour, markersize=6, zorder=3)
-            axes.set_yticks(range(len(groups)), [_wrapped(group.label, 34) for group in groups])
+            axes.set_yticks(range(len(groups)), [wrapped(group.label, 34) for group in groups])
             axes.set_ylim(len(groups) - 0.5, -0.5)
             axes.set_xlabel(title)
             _limit_to_means(axes, [100 * float(np.mean(group.values(key))) for group in groups])
@@ -89,12 +89,25 @@ def draw_dots(groups: Sequence[Group], path: Path) -> None:
 
 def draw_against_compute(groups: Sequence[Group], path: Path) -> None:
     """A_AUC against the compute that was executed: a mark per row, with the standard deviation over its seeds."""
-    most = max(spent for group in groups for spent in group.spent("real"))
+    _draw_against(groups, path, [group.spent("real") for group in groups], "compute executed, {}FLOP (rule real)")
+
+
+def draw_against_bytes(groups: Sequence[Group], path: Path) -> bool:
+    """A_AUC against the bytes that persist between samples; False, and nothing drawn, where all rows keep the same."""
+    kept = [amount for group in groups for amount in group.values("bytes")]
+    if max(kept) < 1.01 * min(kept):
+        return False
+    _draw_against(groups, path, [group.values("bytes") for group in groups], "bytes kept, {}B")
+    return True
+
+
+def _draw_against(groups: Sequence[Group], path: Path, amounts: Sequence[Sequence[float]], name: str) -> None:
+    most = max(amount for row in amounts for amount in row)
     prefix, unit = next((prefix, unit) for prefix, unit in _UNITS if most >= unit or unit == 1)
-    with _drawn(path, groups, "mark: mean; lines: standard deviation over seeds") as (_, axes):
+    with drawn(path, groups, "mark: mean; lines: standard deviation over seeds") as (_, axes):
         places = []
         for place, group in enumerate(groups):
-            accuracy, spent = summarise(group.values("a_auc")), summarise(group.spent("real"))
+            accuracy, spent = summarise(group.values("a_auc")), summarise(amounts[place])
             axes.errorbar(
                 spent.mean / unit,
                 100 * accuracy.mean,
@@ -110,7 +123,7 @@ def draw_against_compute(groups: Sequence[Group], path: Path) -> None:
         spent_by_row = [x for x, _ in places]
         if max(spent_by_row) < 1.1 * min(spent_by_row):  # as good as equal: no axis shall make more of it
             axes.set_xlim(0.9 * min(spent_by_row), 1.1 * max(spent_by_row))
-        axes.set_xlabel(f"compute executed, {prefix}FLOP (rule real)")
+        axes.set_xlabel(name.format(prefix))
         axes.set_ylabel("A_AUC, %")
         _label_places(axes, places, [group.label for group in groups])
 
@@ -157,7 +170,8 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
     if max(map(len, labels)) > _LONG:  # beside the axes, where they have room
         for place, at in enumerate(_apart([y for _, y in places], tall)):
             axes.annotate(
-                labels[place], places[place], xytext=(1.03, at), textcoords=("axes fraction", "data"), va="center",
+                textwrap.shorten(labels[place], 40, placeholder=" …"), places[place],
+                xytext=(1.03, at), textcoords=("axes fraction", "data"), va="center",
                 fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False,
                 arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.7, "shrinkA": 0},
             )  # fmt: skip
@@ -168,7 +182,7 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
         at = _apart([places[other][1] for other in column], tall)[column.index(place)]
         moved = abs(at - y) > tall / 3
         axes.annotate(
-            _wrapped(labels[place], 40), (x, y), xytext=(x + (right - left) * (0.05 if moved else 0.015), at),
+            wrapped(labels[place], 40), (x, y), xytext=(x + (right - left) * (0.05 if moved else 0.015), at),
             va="center", fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False, zorder=5,
             bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
             arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.7, "shrinkA": 0} if moved else None,
@@ -201,7 +215,7 @@ def _limit_to_means(axes: Axes, means: Sequence[float]) -> None:
 
 
 @contextmanager
-def _drawn(
+def drawn(
     path: Path,
     groups: Sequence[Group],
     note: str,
@@ -217,7 +231,7 @@ def _drawn(
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    size = (8.5, 4.6) if columns == 1 else (10, height or 1.0 + 2.0 * rows)
+    size = (8.5, height or 4.6) if columns == 1 else (10, height or 1.0 + 2.0 * rows)
     figure, found = plt.subplots(rows, columns, figsize=size, layout="constrained", sharey=True, sharex=share_x)
     panels = [found] if columns == 1 else list(np.ravel(found))
     try:
@@ -236,10 +250,10 @@ def _drawn(
 
 
 def _named(group: Group) -> str:
-    return f"{_wrapped(group.label, 30)}\nA_AUC {_percent(summarise(group.values('a_auc')))}"
+    return f"{wrapped(group.label, 30)}\nA_AUC {_percent(summarise(group.values('a_auc')))}"
 
 
-def _wrapped(name: str, width: int) -> str:
+def wrapped(name: str, width: int) -> str:
     return textwrap.fill(name, width, break_long_words=False, break_on_hyphens=False)
 
 

@@ -41,7 +41,7 @@ log = logging.getLogger("budgeted")
 _LOOK_EVERY = 0.5  # seconds between two looks at a run that another process is at
 State = Literal["finished", "interrupted", "missing"]
 # Of no consequence to what a run finds.
-_ASIDE = ("data", "download", "checkpoint_every")
+_ASIDE = ("data", "download", "checkpoint_every", "keep_checkpoints")
 
 
 @dataclass(frozen=True)

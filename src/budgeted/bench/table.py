@@ -29,7 +29,7 @@ from budgeted.runs.statistics import (
     welch,
 )
 
-_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every"}
+_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints"}
 COLUMNS = (
     "method",
     "seeds",

@@ -19,6 +19,8 @@ COMMANDS = {
     "costs": "costs:Costs",
     "sweep": "sweep:Sweep",
     "table": "table:Table",
+    "report": "report:Report",
+    "verify": "verify:Verify",
     "predict": "predict:Predict",
     "export": "export:Export",
     "list": "listing:List",

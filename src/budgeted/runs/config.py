@@ -18,6 +18,7 @@ from budgeted.learner.evaluate import Precision
 from budgeted.learner.settings import Settings, from_pairs
 from budgeted.methods import METHODS, Method
 from budgeted.registry import file_digest, source_of
+from budgeted.runs.keeping import NEWEST, refuse_bad_keep
 from budgeted.streams import Dataset, load, order_names
 from budgeted.streams.pixels import POLICIES
 from budgeted.streams.registry import absolute_name
@@ -104,6 +105,8 @@ class RunConfig:
     """Seed of the stream, the model and everything drawn."""
     checkpoint_every: int | None = None
     """Samples between two checkpoints; a fiftieth of the stream if not given."""
+    keep_checkpoints: int | str = NEWEST
+    """Checkpoints that stay on disk, spread over the stream: a number, or all; `budgeted verify` replays from them."""
     settings: Suppress[dict[str, str]] = field(default_factory=dict)
     """Any other setting, such as learner.learning_rate or retrieval.temperature."""
     sources: Suppress[dict[str, str]] = field(default_factory=dict)
@@ -139,6 +142,7 @@ class RunConfig:
             raise UnknownName("resize policy", self.resize, POLICIES)
         if not 0 <= self.decode_threads <= MOST_THREADS:
             raise BudgetedError(f"--decode-threads must be 0 to {MOST_THREADS}, got {shown(self.decode_threads)}")
+        refuse_bad_keep(self.keep_checkpoints)
         if self.seed < 0:
             raise BudgetedError(f"--seed must be 0 or more, got {shown(self.seed)}")
 
@@ -199,6 +203,8 @@ class RunConfig:
         found = {**dataclasses.asdict(self), "model": self.network}
         if not self.sources:
             del found["sources"]
+        if self.keep_checkpoints == NEWEST:  # runs that were begun before it could be said go on as they are
+            del found["keep_checkpoints"]
         return found
 
     @classmethod

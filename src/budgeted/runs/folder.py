@@ -27,12 +27,12 @@ from budgeted.learner.files import (
 from budgeted.learner.learner import Learner
 from budgeted.runs.config import CONFIG_SEAL
 from budgeted.runs.counter import StepCounter
+from budgeted.runs.keeping import NEWEST, Keep, kept
 from budgeted.runs.records import Records
 
 CONFIG, ENVIRONMENT, RECORDS, SUMMARY = "config.json", "environment.json", "records.jsonl", "summary.json"
 CHECKPOINTS, LOCK, EXECUTED = "checkpoints", "lock", "executed_steps"
 SUMMARY_SEAL = "summary_sha256"
-_KEPT = 2  # checkpoints: the newest, and one before it in case the newest is damaged
 
 
 class Taken(BudgetedError):
@@ -45,6 +45,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records = Records(path / RECORDS)
+        self.keep: tuple[Keep, int] = (NEWEST, 0)  # checkpoints that stay, and samples of the stream
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -136,13 +137,16 @@ class RunFolder:
         self.drop_old_checkpoints()
 
     def drop_old_checkpoints(self) -> None:
-        for old in self._checkpoints()[_KEPT:]:
-            remove(old)
+        there = self.checkpoints()
+        stay = kept([int(path.name) for path in there], *self.keep)
+        for path in there:
+            if int(path.name) not in stay:
+                remove(path)
 
     def read_checkpoint(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The newest checkpoint that is whole: tensors and numbers; None if there is none yet."""
         problem: state.BadCheckpoint | None = None
-        for folder in self._checkpoints():
+        for folder in self.checkpoints():
             try:
                 return state.read(folder)
             except state.BadCheckpoint as error:
@@ -151,12 +155,12 @@ class RunFolder:
             raise problem
         return None
 
-    def _checkpoints(self) -> list[Path]:
+    def checkpoints(self) -> list[Path]:
         """Newest first."""
         folder = self.path / CHECKPOINTS
         if not os.path.lexists(folder):
             return []
-        return sorted((path for path in folder.iterdir() if path.name.isdigit()), reverse=True)
+        return sorted((path for path in folder.iterdir() if path.name.isascii() and path.name.isdigit()), reverse=True)
 
     # -- steps really executed, repeated ones included ----------------------------------------------------------
 

@@ -102,6 +102,7 @@ class Run:
         self.sittings = 1
         self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
+        folder.keep = (config.keep_checkpoints, len(self.stream))
 
     def _build_learner(self) -> Learner:
         _make_base(self.config.network)
@@ -328,28 +329,29 @@ class Run:
     def _checkpoint(self) -> None:
         self._take_answers(all_of_them=True)
         self.counter.sync()
-        self.folder.write_checkpoint(
-            self.learner,
-            {
-                "config": self.config.to_json(),
-                "data": self.content,
-                "stream": self.stream.fingerprint(),
-                "plan": self._planned,
-                "records": self.folder.records.state(),
-                "executed": self.counter.count,
-                "previous": self.previous,
-                "environments": self.environments,
-                "position": self.position,
-                "bad": (self.bad, self.first_bad),
-                "wait_seconds": self.wait_seconds,
-                "train_seconds": self.train_seconds,
-                "train_cpu_seconds": self.train_cpu_seconds,
-                "eval_seconds": self.eval_seconds,
-                "eval_cost": (self.eval_cost.paper, self.eval_cost.real),
-                "sittings": self.sittings,
-            },
-        )
+        self.folder.write_checkpoint(self.learner, self.numbers())
         self.learner.events.tell("checkpoint", position=self.position)
+
+    def numbers(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the learner."""
+        return {
+            "config": self.config.to_json(),
+            "data": self.content,
+            "stream": self.stream.fingerprint(),
+            "plan": self._planned,
+            "records": self.folder.records.state(),
+            "executed": self.counter.count,
+            "previous": self.previous,
+            "environments": self.environments,
+            "position": self.position,
+            "bad": (self.bad, self.first_bad),
+            "wait_seconds": self.wait_seconds,
+            "train_seconds": self.train_seconds,
+            "train_cpu_seconds": self.train_cpu_seconds,
+            "eval_seconds": self.eval_seconds,
+            "eval_cost": (self.eval_cost.paper, self.eval_cost.real),
+            "sittings": self.sittings,
+        }
 
     def _progress(self, arrived: int, seconds: float) -> Progress:
         latest = self.accuracies[-1] if self.accuracies else 0.0

@@ -1,0 +1,115 @@
+"""Every row of a table against one of them: by seed where both have the seeds, corrected for how many are compared."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from budgeted.bench.table import Group
+from budgeted.errors import UnknownName
+from budgeted.runs.multiple import Effect, effect, holm
+from budgeted.runs.statistics import LEVEL, Comparison, paired, welch
+
+METRICS = {"a_auc": "A_AUC", "a_last": "A_last"}
+
+
+@dataclass(frozen=True)
+class SeedTest:
+    """One row against another in one metric, in points of accuracy."""
+
+    metric: str
+    one: str
+    other: str
+    test: Comparison
+    effect: Effect | None
+    p_holm: float
+    """corrected for all rows of the table that are tested in this metric"""
+
+    @property
+    def sentence(self) -> str:
+        """In plain words."""
+        by = f"over {self.test.counts[0]} seeds in pairs" if self.test.test == "paired" else "over unpaired seeds"
+        if self.p_holm < LEVEL:
+            better = "better" if self.test.difference > 0 else "worse"
+            said = f"{self.one} is {abs(self.test.difference):.2f} points {better} than {self.other}"
+        else:
+            said = f"{self.one} cannot be told from {self.other} ({self.test.difference:+.2f} points)"
+        low, high = self.test.interval()
+        return (
+            f"{METRICS[self.metric]}: {said} {by}; 95 % interval {low:+.2f} to {high:+.2f}, p {self.test.p_value:.2g}, "
+            f"corrected {self.p_holm:.2g}"
+        )
+
+
+def seed_tests(groups: Sequence[Group], against: str | None = None) -> list[SeedTest]:
+    """Every other row against the one that is named, or against the best; rows with one seed are left out."""
+    if against is not None and against not in (labels := [group.label for group in groups]):
+        raise UnknownName("row", against, labels)
+    found = []
+    for metric in METRICS:
+        best = max(groups, key=lambda group: float(np.mean(group.values(metric))))
+        fixed = next((group for group in groups if group.label == against), best)
+        tests = [(group, test) for group in groups if group is not fixed and (test := _compared(group, fixed, metric))]
+        corrected = holm([test.p_value for _, test in tests])
+        found += [
+            SeedTest(metric, group.label, fixed.label, test, effect(test), p)
+            for (group, test), p in zip(tests, corrected, strict=True)
+        ]
+    return found
+
+
+def _compared(one: Group, other: Group, metric: str) -> Comparison | None:
+    """By the seeds that both have where there are two, else Welch's test."""
+    first, second = by_seed(one, metric), by_seed(other, metric)
+    both = sorted(first.keys() & second.keys())
+    if len(both) > 1:
+        return paired({seed: first[seed] for seed in both}, {seed: second[seed] for seed in both})
+    if min(len(first), len(second)) > 1:
+        return welch(list(first.values()), list(second.values()))
+    return None
+
+
+def by_seed(group: Group, metric: str) -> dict[int, float]:
+    """In percent."""
+    return {int(run.config["seed"]): 100 * float(run.summary[metric]) for run in group.runs}
+
+
+_COLUMNS = ("metric", "row", "against", "points", "95 % interval", "test", "p", "p (Holm)", "Hedges' g", "its interval")
+
+
+def as_markdown(tests: Sequence[SeedTest]) -> str:
+    lines = [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
+    for each in tests:
+        low, high = each.test.interval()
+        size = "-" if each.effect is None else f"{each.effect.size:+.2f}"
+        span = "-" if each.effect is None else f"{each.effect.low:+.2f} … {each.effect.high:+.2f}"
+        cells = (
+            METRICS[each.metric], each.one, each.other, f"{each.test.difference:+.2f}", f"{low:+.2f} … {high:+.2f}",
+            f"{each.test.test}, {'/'.join(map(str, each.test.counts))}", f"{each.test.p_value:.3g}",
+            f"{'**' * (each.p_holm < LEVEL)}{each.p_holm:.3g}{'**' * (each.p_holm < LEVEL)}", size, span,
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def as_csv(tests: Sequence[SeedTest]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["metric", "row", "against", "points", "low", "high", "test", "pairs_or_runs", "p", "p_holm", "g", "g_low",
+         "g_high"]
+    )  # fmt: skip
+    for each in tests:
+        size = each.effect or Effect(float("nan"), float("nan"), float("nan"))
+        counts = "/".join(map(str, each.test.counts))
+        numbers = (each.test.difference, *each.test.interval())
+        sizes = ["" if each.effect is None else f"{value:.6g}" for value in (size.size, size.low, size.high)]
+        writer.writerow(
+            [each.metric, each.one, each.other, *(f"{value:.6g}" for value in numbers), each.test.test, counts,
+             f"{each.test.p_value:.6g}", f"{each.p_holm:.6g}", *sizes]
+        )  # fmt: skip
+    return text.getvalue()

@@ -1,0 +1,149 @@
+"""The report says what the run folders say: of any age, chosen by conditions, with the paper's values beside."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from budgeted.bench.query import look, row, sections, where
+from budgeted.bench.report import command_of, write_report
+from budgeted.bench.seed_tests import seed_tests
+from budgeted.cli.commands import read
+from budgeted.cli.run import Run
+from budgeted.errors import BudgetedError, UnknownName
+from tests.command_line import Capture, refused, said
+from tests.markdown import ROOT
+
+RESULTS = ROOT / "results"
+COMPONENTS = RESULTS / "components"
+
+
+def test_every_folder_of_results_that_was_ever_committed_is_read() -> None:
+    found = look([RESULTS])
+    assert found.unreadable == ()
+    assert len(found.runs) == len(list(RESULTS.rglob("summary.json")))
+    assert len({section.name for section in sections(found.runs, [RESULTS])}) == 11
+
+
+def test_conditions_are_those_of_a_plain_loop() -> None:
+    runs = look([RESULTS]).runs
+    by_hand = [run for run in runs if run.config["method"] == "sar" and run.config["seed"] <= 2]
+    assert where(runs, ["method=sar", "seed<=2"]) == by_hand
+    hot = where(runs, ["retrieval.temperature>0.2"])
+    assert {run.config["settings"]["retrieval.temperature"] for run in hot} >= {"0.5"}
+    assert all(float(run.config["settings"]["retrieval.temperature"]) > 0.2 for run in hot)
+    plain = where(runs, ["retrieval=none", "a_auc>0.5"])
+    assert plain
+    assert all(run.config.get("retrieval") is None and run.summary["a_auc"] > 0.5 for run in plain)
+    with pytest.raises(UnknownName, match="methd"):
+        where(runs, ["methd=er"])
+    with pytest.raises(BudgetedError, match="no condition"):
+        where(runs, ["sar"])
+
+
+def test_the_tests_by_seed_are_those_of_scipy() -> None:
+    from scipy import stats
+
+    groups = sections(look([COMPONENTS]).runs, [COMPONENTS])[0].groups
+    tests = {(each.metric, each.one): each for each in seed_tests(groups, "vanilla")}
+    values = {group.label: {run.config["seed"]: 100 * run.summary["a_auc"] for run in group.runs} for group in groups}
+    oracle = {
+        label: stats.ttest_rel([own[seed] for seed in (1, 2, 3)], [values["vanilla"][seed] for seed in (1, 2, 3)])
+        for label, own in values.items()
+        if label != "vanilla"
+    }
+    for label, expected in oracle.items():
+        found = tests["a_auc", label]
+        assert found.test.p_value == pytest.approx(expected.pvalue)
+        assert found.test.interval() == pytest.approx(expected.confidence_interval(0.95))
+        assert found.p_holm >= found.test.p_value
+    best = tests["a_auc", "vanilla retrieval=class-balanced"]
+    assert best.p_holm == pytest.approx(4 * oracle["vanilla retrieval=class-balanced"].pvalue)
+    assert "is 4.25 points better than vanilla over 3 seeds in pairs" in best.sentence
+
+
+def test_a_report_holds_tables_tests_and_the_papers_values(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "report"
+    text = said(["report", str(COMPONENTS), "--out", str(out), "--against", "vanilla", "--figures", "none"], capsys)
+    assert "begin with" in text
+    name = "cifar10-gaussian"
+    page = (out / "report.md").read_text()
+    assert "| vanilla retrieval=class-balanced | 1, 2, 3 | **56.34±0.22** |" in page  # as docs/findings.md has it
+    assert "| al-sar | 53.22±1.31 | 64.38±0.32 | 59.98±2.48 | 72.57±0.79 | 146.80TMAC |" in page
+    assert "of another size than the paper's" in page
+    runs = list(csv.DictReader((out / name / "runs.csv").read_text().splitlines()))
+    assert len(runs) == 15
+    tests = list(csv.DictReader((out / name / "tests.csv").read_text().splitlines()))
+    assert {test["against"] for test in tests} == {"vanilla"}
+    assert (out / name / "table.tex").read_text().count(r"\midrule") == 1
+
+
+def test_at_the_papers_size_nothing_is_said_of_sizes(tmp_path: Path) -> None:
+    found = look([RESULTS / "full-size"])
+    write_report(found, found.runs, [RESULTS / "full-size"], tmp_path, figures="none")
+    page = (tmp_path / "report.md").read_text()
+    assert "Beside the paper" in page
+    assert "another size" not in page
+
+
+def test_figures_are_drawn_and_named_by_what_they_show(tmp_path: Path) -> None:
+    found = look([COMPONENTS])
+    runs = where(found.runs, ["seed<=2", "method!=sar"])
+    written = write_report(found, runs, [COMPONENTS], tmp_path, figures="png")
+    drawn = {path.stem for path in written.files if path.suffix == ".png"}
+    assert drawn == {
+        "accuracy",
+        "dots",
+        "compute",
+        "frozen",
+        "compute-by-purpose",
+        "bytes-by-item",
+    }  # all keep the same
+    page = (tmp_path / "report.md").read_text()
+    assert page.count("![") == len(drawn)
+    assert "![Which blocks rested when: cifar10, gaussian stream](cifar10-gaussian/frozen.png)" in page
+
+
+def test_what_is_damaged_or_not_finished_is_named_and_hides_nothing(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(RESULTS / "full-size", runs)
+    one, two, _ = sorted(path for path in runs.iterdir() if path.is_dir())
+    summary = json.loads((one / "summary.json").read_text())
+    (one / "summary.json").write_text(json.dumps({**summary, "a_auc": "high"}))
+    (two / "summary.json").unlink()
+    found = look([runs])
+    report = write_report(found, found.runs, [runs], tmp_path / "report", figures="none")
+    assert len(found.runs) == 1
+    assert len(report.left_out) == 2
+    assert "not finished" in (tmp_path / "report" / "report.md").read_text()
+
+
+def test_the_command_of_a_run_makes_it_again() -> None:
+    for run in look([RESULTS / "settings-sar", RESULTS / "methods"]).runs:
+        words = shlex.split(command_of(run))
+        parsed = read(words[1:])
+        assert isinstance(parsed, Run)
+        given = {**parsed.run.to_json(), "settings": dict(pair.split("=", 1) for pair in parsed.set)}
+        wanted = {**dict.fromkeys(given), **run.config}
+        for aside in ("data", "download"):
+            given.pop(aside, None)
+            wanted.pop(aside, None)
+        told = {key: value for key, value in wanted.items() if value is not None}
+        assert {key: given[key] for key in told} == told
+
+
+def test_mistakes_are_one_line(tmp_path: Path, capsys: Capture) -> None:
+    assert "is no folder" in refused(["report", str(tmp_path / "none")], capsys)
+    assert "no finished run" in refused(["report", str(tmp_path), "--out", str(tmp_path / "x")], capsys)
+
+
+def test_a_row_has_what_was_typed_and_what_came_of_it() -> None:
+    run = look([COMPONENTS]).runs[0]
+    flat = row(run)
+    assert flat["a_auc"] == run.summary["a_auc"]
+    assert flat["budget"] == "1 it/sample, 5000000B"

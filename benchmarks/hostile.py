@@ -111,7 +111,7 @@ def _in_a_child(batch: list[str], prefix: str, seed: int) -> list[commands.Outco
         return [commands.run_case(f"{prefix}:{case}", seed) for case in batch]
 
     ended = forked.run(work, patience=60.0 * (1 + len(batch)), memory=forked.MEMORY)
-    if ended.hung or ended.killed or isinstance(ended.answer, forked.Crash):
+    if ended.hung or ended.killed or ended.answer is None or isinstance(ended.answer, forked.Crash):
         return "HANG" if ended.hung else "DIED"
     found: list[commands.Outcome] = ended.answer
     return found

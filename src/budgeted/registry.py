@@ -30,9 +30,11 @@ T = TypeVar("T")
 class Registry(Mapping[str, T], Generic[T]):
     """What there is of one kind, by name."""
 
-    def __init__(self, kind: str, group: str) -> None:
-        """kind: as an error calls it. group: the entry points `budgeted.GROUP` of installed packages."""
+    def __init__(self, kind: str, group: str, base: Callable[[], type] | None = None) -> None:
+        """kind: as an error calls it. group: the entry points `budgeted.GROUP` of installed packages. base: the class
+        that all are made from, if there is one."""
         self.kind = kind
+        self._base = base
         self._group = f"budgeted.{group}"
         self._known: dict[str, T] = {}
         self._families: dict[str, Callable[[T], T]] = {}
@@ -77,6 +79,10 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def _given(self, name: str) -> T:
         found: T = load(name)
+        base = None if self._base is None else self._base()
+        if base is not None and not (isinstance(found, type) and issubclass(found, base)):
+            made_from = f"{base.__module__}.{base.__name__}"
+            raise BudgetedError(f"{name} is no {self.kind}: give a class that is made from {made_from}")
         return found
 
     def __contains__(self, name: object) -> bool:

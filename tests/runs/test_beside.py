@@ -62,7 +62,7 @@ def test_killed_and_resumed_it_is_the_run_that_was_never_killed(tmp_path: Path) 
 
 
 def test_a_killed_run_leaves_no_process(tmp_path: Path) -> None:
-    flags = ["--method", "er", "--model", "mlp", "--limit", "1500", "--eval-every", "10", "--eval-beside"]
+    flags = ["--method", "er", "--model", "mlp", "--limit", "1400", "--eval-every", "10", "--eval-beside"]
     run = subprocess.Popen([sys.executable, "-m", "budgeted", "run", *flags, "--out", str(tmp_path / "run")])
     children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
     found: list[int] = []

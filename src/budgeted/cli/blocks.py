@@ -19,8 +19,11 @@ from budgeted.budget.units import UNIT_OF_RULE
 from budgeted.cli.console import wide_console
 from budgeted.cli.llava_blocks import print_orders, summary_of
 from budgeted.cli.model_argument import parse_shape
+from budgeted.errors import BudgetedError
 from budgeted.freezing import BlockChain, StepPrices
 from budgeted.models.llava import SHAPES
+
+MOST_BATCH = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Blocks:
 
     def _images(self) -> None:
         shape = parse_shape(self.input)
+        if self.batch > MOST_BATCH:
+            raise BudgetedError(f"--batch must be at most {MOST_BATCH:,}: the figures are per image")
         model = models.build(self.model, classes=self.classes, input_shape=shape).train()
         prices = StepPrices(model, loss=None, granularity=self.granularity)
         example = prices.forward([torch.empty(max(2, self.batch), *shape)])

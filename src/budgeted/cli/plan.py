@@ -88,6 +88,7 @@ class Plan:
             codec=self.codec,
             problem=self.problem,
             retrieval=self.retrieval,
+            limit=self.limit,
             settings=with_pairs({}, self.set),
         )
         method = config.build_method()

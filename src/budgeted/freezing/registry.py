@@ -14,7 +14,7 @@ from budgeted.freezing.policies import ConstantPrefix, FreezingPolicy, LinearPre
 from budgeted.freezing.ptlf import TaskCorrelated
 from budgeted.registry import Registry
 
-POLICIES: Registry[type[FreezingPolicy]] = Registry("freezing policy", "freezing")
+POLICIES: Registry[type[FreezingPolicy]] = Registry("freezing policy", "freezing", lambda: FreezingPolicy)
 _OURS: dict[str, type[FreezingPolicy]] = {
     "none": NeverFreeze,
     "constant": ConstantPrefix,

@@ -105,6 +105,9 @@ for _name in SHAPES:
     MODELS.register(_name)(llava_entry(_name))
 
 
+MOST_CLASSES = 10**6
+
+
 def names() -> list[str]:
     """Every name that `build` knows."""
     return list(MODELS)
@@ -147,8 +150,10 @@ def build(
         return asked.make(seed, None if weights is None else Path(weights).expanduser())
     if not isinstance(asked, Entry):
         return _own(name, asked, {"classes": classes, "input_shape": input_shape, "seed": seed})
-    if classes < 1:
-        raise BudgetedError(f"a model cannot have {classes} classes: ask for 1 or more (the head can grow later)")
+    if not 1 <= classes <= MOST_CLASSES:
+        raise BudgetedError(
+            f"a model has 1 to {MOST_CLASSES:,} classes, not {str(classes)[:20]}: the head can grow later"
+        )
     if len(input_shape) != 3 and name == "mlp":  # it takes anything in one row
         input_shape = (1, 1, math.prod(input_shape))
     if len(input_shape) != 3 or min(input_shape) < 1:

@@ -183,7 +183,7 @@ class Problem(Keeps, ABC):
         return cls.made(settings)
 
 
-PROBLEMS: Registry[type[Problem]] = Registry("problem", "problems")
+PROBLEMS: Registry[type[Problem]] = Registry("problem", "problems", lambda: Problem)
 
 
 def _whole(target: Any) -> Hashable:

@@ -123,7 +123,7 @@ class Codec(Keeps, ABC):
         return cls(**settings)
 
 
-CODECS: Registry[type[Codec]] = Registry("codec", "codecs")
+CODECS: Registry[type[Codec]] = Registry("codec", "codecs", lambda: Codec)
 
 
 @CODECS.register("raw")

@@ -27,6 +27,8 @@ from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, slots_fo
 from budgeted.replay.membership import Membership, Slots
 from budgeted.replay.storage import Storage, row_of
 
+_MOST_BYTES = 2**56
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -88,6 +90,8 @@ class Memory:
         if limit is not None:
             slots = slots_for(limit - self._at_first, self.columns)
             capacity = None if self.varying else slots
+        if capacity is not None and capacity * bytes_per_slot(self.columns) > _MOST_BYTES:
+            raise BudgetedError(f"{capacity:.3g} slots are more than any machine holds: give fewer, or fewer bytes")
         self._slots = capacity
         self._limit = limit if self.varying else None
         self._size = 0

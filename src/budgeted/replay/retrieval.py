@@ -101,7 +101,7 @@ class Retrieval(Keeps, ABC):
         """Slots were renumbered or filled in bulk: take the memory as it now is."""
 
 
-RETRIEVALS: Registry[type[Retrieval]] = Registry("retrieval", "retrievals")
+RETRIEVALS: Registry[type[Retrieval]] = Registry("retrieval", "retrievals", lambda: Retrieval)
 
 
 @RETRIEVALS.register("uniform")

@@ -47,7 +47,7 @@ class Selection(Keeps, ABC):
         return cls(**settings)
 
 
-SELECTIONS: Registry[type[Selection]] = Registry("selection", "selections")
+SELECTIONS: Registry[type[Selection]] = Registry("selection", "selections", lambda: Selection)
 
 
 @runtime_checkable

@@ -76,8 +76,13 @@ def boundaries_of(stream: Stream) -> tuple[int, ...]:
     return tuple(sorted({*ends} - {0}))
 
 
+MOST_PLANNED = 10**8
+
+
 def course_of(info: DatasetInfo, samples: int, order: str, eval_every: int) -> Course:
     """A stream of this kind over classes of one size: nearly what the real one brings, the same for whoever plans."""
+    if samples > MOST_PLANNED:
+        raise BudgetedError(f"a plan goes over at most {MOST_PLANNED:,} samples: give a lower --limit")
     even = np.arange(samples) % info.classes
     domains = np.arange(samples) * info.domains // samples
     stream = make_stream(order, even, 0, domains=domains)

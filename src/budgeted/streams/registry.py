@@ -246,7 +246,15 @@ def _called(function: Callable[..., Any], name: str, request: Request) -> Datase
         ]
     except (TypeError, ValueError):
         required = []
-    found = function(request) if required else function()
+    try:
+        found = function(request) if required else function()
+    except BudgetedError:
+        raise
+    except Exception as error:  # whatever the user's function does wrong, it is theirs to mend
+        raise DataError(
+            f"{name} gave no data set ({type(error).__name__}: {error}): it takes nothing or a Request, and gives a "
+            "Dataset or samples"
+        ) from error
     if isinstance(found, Dataset):
         return found
     return dataset_of_samples(function if not required else partial(function, request), request, name)

@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  const SHOWN = 100;  // rows that are drawn at once
+  const SHOWN = 60;  // rows that are drawn at once
   const LABELLED = 14;  // marks that have their names beside them
   const $ = id => document.getElementById(id);
   let data = JSON.parse($("data").textContent), all = false, sort = { key: "a_auc", down: true }, opened = null, views = {};
@@ -27,7 +27,10 @@
   const chance = p => p < 0.0001 ? "below 0.0001" : p.toPrecision(2);
   const runsOf = row => row.runs.map(place => data.runs[place]);
   const values = (row, key) => runsOf(row).map(run => run[key]).filter(value => value !== null && value !== undefined);
-  const average = (row, key) => { const found = values(row, key); return found.length ? Statistics.mean(found) : null; };
+  function average(row, key) {  // computed once
+    if (!(key in row.means)) { const found = values(row, key); row.means[key] = found.length ? Statistics.mean(found) : null; }
+    return row.means[key];
+  }
   function spread(row, key) {
     const found = values(row, key), sd = Statistics.deviation(found);
     return found.length ? percent(Statistics.mean(found)) + (sd === null ? "" : " ± " + (100 * sd).toFixed(2)) : "–";
@@ -104,9 +107,11 @@
     drawHead();
     const body = document.createDocumentFragment();
     for (const row of drawn) {
-      const line = document.createElement("tr");
-      for (const each of columns) line.append(cell(row, each));
-      body.append(line);
+      if (!row.line) {  // made once, and put where it belongs from then on
+        row.line = document.createElement("tr");
+        for (const each of columns) row.line.append(cell(row, each));
+      }
+      body.append(row.line);
     }
     $("rows").tBodies[0].replaceChildren(body);
     $("more").hidden = drawn.length === rows.length;
@@ -289,7 +294,7 @@
   // -- begin
   function take(found) {
     data = found;
-    data.rows.forEach((row, id) => { row.id = id; row.words = [row.experiment, row.label, row.method, row.dataset, row.stream, row.model, row.budget].join(" ").toLowerCase(); });
+    data.rows.forEach((row, id) => { row.id = id; row.means = {}; row.words = [row.experiment, row.label, row.method, row.dataset, row.stream, row.model, row.budget].join(" ").toLowerCase(); });
     $("about").textContent = data.about;
     $("made").textContent = data.made;
     columns = COLUMNS.filter(each => telling(each) && (each.key !== "printed" || data.rows.some(row => row.printed)));

@@ -125,7 +125,7 @@ def test_what_is_damaged_or_not_finished_is_named_and_hides_nothing(tmp_path: Pa
 
 def test_the_command_of_a_run_makes_it_again() -> None:
     for run in look([RESULTS / "settings-sar", RESULTS / "methods"]).runs:
-        words = shlex.split(command_of(run))
+        words = shlex.split(command_of(run.config, run.path.name))
         parsed = read(words[1:])
         assert isinstance(parsed, Run)
         given = {**parsed.run.to_json(), "settings": dict(pair.split("=", 1) for pair in parsed.set)}

@@ -125,7 +125,7 @@ def sections(runs: Sequence[RunResult], folders: Sequence[Path]) -> list[Section
     """An experiment is a folder that holds runs; data set and stream part it further."""
     apart: dict[tuple[str, str, str], list[RunResult]] = {}
     for run in runs:
-        key = (_experiment(run.path, folders), short(str(run.config["dataset"])), str(run.config["stream"]))
+        key = (experiment_of(run.path, folders), short(str(run.config["dataset"])), str(run.config["stream"]))
         apart.setdefault(key, []).append(run)
     found: list[Section] = []
     for experiment, dataset, stream in sorted(apart):
@@ -137,7 +137,7 @@ def sections(runs: Sequence[RunResult], folders: Sequence[Path]) -> list[Section
     return found
 
 
-def _experiment(path: Path, folders: Sequence[Path]) -> str:
+def experiment_of(path: Path, folders: Sequence[Path]) -> str:
     """The folder around the run, as seen from the folder that was asked for."""
     for folder in folders:
         try:

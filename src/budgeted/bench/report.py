@@ -7,9 +7,10 @@ again from the run folders alone, by the command that stands at its top.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from budgeted.bench import seed_tests
 from budgeted.bench.figures import draw_against_bytes, draw_against_compute, draw_dots, draw_over_stream
@@ -121,7 +122,7 @@ def _section(part: Section, ddof: int, against: str | None, tests: Sequence[seed
             "its metric, bold below 0.05. Hedges' g: the difference over its standard deviation.", "",
         )  # fmt: skip
     yield from ("<details><summary>The commands that repeat these runs</summary>", "", "```sh")
-    yield from (command_of(run) for group in groups for run in group.runs)
+    yield from (command_of(run.config, run.path.name) for group in groups for run in group.runs)
     yield from ("```", "", "</details>", "")
 
 
@@ -147,10 +148,10 @@ def _beside_the_paper(part: Section, ddof: int) -> Iterator[str]:
         yield ""
 
 
-def command_of(run: RunResult) -> str:
-    """The command line that makes this run again."""
+def command_of(config: Mapping[str, Any], name: str) -> str:
+    """The command line that makes such a run again, into a folder of this name."""
     words = ["budgeted", "run"]
-    for key, value in run.config.items():
+    for key, value in config.items():
         if key in ("data", "download", "sources", "settings") or value is None or value == "":
             continue
         flag = f"--{key.replace('_', '-')}"
@@ -158,6 +159,6 @@ def command_of(run: RunResult) -> str:
             words += [flag] if value else []
         else:
             words += [flag, str(value)]
-    for key, value in (run.config.get("settings") or {}).items():
+    for key, value in (config.get("settings") or {}).items():
         words += ["--set", f"{key}={value}"]
-    return shlex.join([*words, "--out", f"runs/{run.path.name}"])
+    return shlex.join([*words, "--out", f"runs/{name}"])

@@ -20,6 +20,7 @@ COMMANDS = {
     "sweep": "sweep:Sweep",
     "table": "table:Table",
     "report": "report:Report",
+    "watch": "watch:Watch",
     "verify": "verify:Verify",
     "predict": "predict:Predict",
     "export": "export:Export",

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from budgeted.bench.query import look, where
+from budgeted.bench.board import read_board
+from budgeted.bench.page import page
+from budgeted.bench.page_data import page_data
+from budgeted.bench.query import Found, look, where
 from budgeted.bench.report import write_report
+from budgeted.bench.table import RunResult
 from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError
+from budgeted.learner.files import replace_file
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,11 @@ class Report:
     folders: Annotated[Positional[tuple[Path, ...]], arg(metavar="DIR [DIR ...]")]
     """Folders of runs, or folders that hold such folders; of any age."""
     out: Path | None = None
-    """Folder to write into; `report` if not given."""
+    """Folder to write into; `report` if not given, none if --html is."""
+    html: Path | None = None
+    """Write one page that opens offline into this file: filters, charts, the runs behind every number."""
+    records: Path | None = None
+    """With --html: folder of a record board to show."""
     where: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [KEY=VALUE ...]")] = ()
     """Only runs for which these hold, as in dataset=cifar10 'seed<=3' method!=er; all if not given."""
     against: str | None = None
@@ -44,6 +54,10 @@ class Report:
         runs = where(found.runs, self.where)
         shown = Forgiving()
         command = shlex.join(["budgeted", "report", *sys.argv[2:]]) if sys.argv[1:2] == ["report"] else ""
+        if self.html is not None:
+            self._write_page(found, runs, command)
+            if self.out is None:
+                return
         written = write_report(
             found, runs, self.folders, self.out or Path("report"), ddof=self.ddof, against=self.against,
             figures=self.figures, command=command, said=lambda line: print(line, file=shown),
@@ -51,3 +65,14 @@ class Report:
         for line in written.left_out:
             print(f"left out: {line}", file=shown)
         print(f"{len(written.files)} files in {written.folder}: begin with {written.folder / 'report.md'}")
+
+    def _write_page(self, found: Found, runs: Sequence[RunResult], command: str) -> None:
+        assert self.html is not None
+        if not self.html.parent.is_dir():
+            raise BudgetedError(f"cannot write {self.html}: there is no folder {self.html.parent}")
+        board = [] if self.records is None else read_board(self.records)
+        if not runs and not board:
+            raise BudgetedError("there is no finished run to show: finish one, or ask for other conditions")
+        text = page(page_data(found, runs, self.folders, board=board, command=command)).encode()
+        replace_file(self.html, text)
+        print(f"{len(runs)} runs in {self.html} ({len(text) / 1e6:.1f} MB): open it in a browser")

@@ -146,7 +146,7 @@ def verify(
             report(looked[-1])
     config, summary = claims.config, claims.summary or {}
     return Verification(
-        str(path), config.method, config.dataset, config.stream, config.seed, len(run.stream),
+        path.resolve().name, config.method, config.dataset, config.stream, config.seed, len(run.stream),
         claims.summary is not None, len(chain), draw, tolerance, with_itself, tuple(looked),
         summary.get("weights_sha256"), summary.get("summary_sha256"), here,
     )  # fmt: skip

@@ -1,0 +1,334 @@
+"use strict";
+(() => {
+  const SHOWN = 60;  // rows that are drawn at once
+  const LABELLED = 14;  // marks that have their names beside them
+  const $ = id => document.getElementById(id);
+  let data = JSON.parse($("data").textContent), all = false, sort = { key: "a_auc", down: true }, opened = null, views = {};
+  const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // -- words and numbers
+  function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name === "class") made.className = value; else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== undefined) made.setAttribute(name, value);
+    }
+    made.append(...children.filter(each => each !== null && each !== undefined));
+    return made;
+  }
+  const percent = value => value === null || value === undefined ? "–" : (100 * value).toFixed(2);
+  function amount(value, unit) {
+    if (value === null || value === undefined) return "–";
+    for (const [prefix, size] of [["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]])
+      if (value >= size) return `${(value / size).toPrecision(4)} ${prefix}${unit}`;
+    return `${value} ${unit}`;
+  }
+  const chance = p => p < 0.0001 ? "below 0.0001" : p.toPrecision(2);
+  const runsOf = row => row.runs.map(place => data.runs[place]);
+  const values = (row, key) => runsOf(row).map(run => run[key]).filter(value => value !== null && value !== undefined);
+  function average(row, key) {  // computed once
+    if (!(key in row.means)) { const found = values(row, key); row.means[key] = found.length ? Statistics.mean(found) : null; }
+    return row.means[key];
+  }
+  function spread(row, key) {
+    const found = values(row, key), sd = Statistics.deviation(found);
+    return found.length ? percent(Statistics.mean(found)) + (sd === null ? "" : " ± " + (100 * sd).toFixed(2)) : "–";
+  }
+
+  // -- columns
+  const COLUMNS = [
+    { key: "experiment", name: "Experiment", text: true, value: row => row.experiment || "–" },
+    { key: "label", name: "Row", text: true, value: row => row.label, extra: "label" },
+    { key: "dataset", name: "Data set", text: true, value: row => row.dataset },
+    { key: "stream", name: "Stream", text: true, value: row => row.stream },
+    { key: "budget", name: "Budget", text: true, value: row => row.budget },
+    { key: "seeds", name: "Seeds", value: row => row.runs.length, show: row => runsOf(row).map(run => run.seed + (run.machines > 1 ? "†" : "")).join(", ") },
+    { key: "a_auc", name: "A_AUC %", value: row => average(row, "a_auc"), show: row => spread(row, "a_auc"), opens: true },
+    { key: "a_last", name: "A_last %", value: row => average(row, "a_last"), show: row => spread(row, "a_last"), opens: true },
+    { key: "f_last", name: "F_last %", value: row => average(row, "f_last"), show: row => spread(row, "f_last") },
+    { key: "real", name: "Compute", value: row => average(row, "real"), show: row => amount(average(row, "real"), "FLOP") },
+    { key: "bytes", name: "Bytes", value: row => average(row, "bytes"), show: row => amount(average(row, "bytes"), "B") },
+    { key: "frozen", name: "Frozen %", value: row => average(row, "frozen"), show: row => (100 * average(row, "frozen")).toFixed(1) },
+    { key: "printed", name: "Paper A_AUC %", value: row => row.printed ? row.printed.a_auc : null, show: row => row.printed ? row.printed.a_auc.toFixed(2) + " ± " + row.printed.a_auc_sd.toFixed(2) : "–" },
+  ];
+  const column = key => COLUMNS.find(each => each.key === key);
+  let columns = COLUMNS;  // without those that say the same of every row
+  const telling = each => !each.text || each.key === "label" || new Set(data.rows.map(each.value)).size > 1;
+
+  // -- filters
+  const FILTERS = { experiment: "f-experiment", dataset: "f-dataset", stream: "f-stream", method: "f-method", budget: "f-budget" };
+  function fillFilters() {
+    for (const [key, id] of Object.entries(FILTERS)) {
+      const select = $(id), chosen = select.value, found = [...new Set(data.rows.map(row => row[key]))].sort();
+      select.replaceChildren(element("option", { value: "" }, "all"), ...found.map(each => element("option", { value: each }, each || "(none)")));
+      select.value = found.includes(chosen) ? chosen : "";
+      select.parentElement.hidden = found.length < 2;
+    }
+  }
+  function chosenRows() {
+    const wanted = Object.entries(FILTERS).map(([key, id]) => [key, $(id).value]).filter(([, value]) => value);
+    const words = $("f-text").value.toLowerCase().split(/\s+/).filter(Boolean);
+    return data.rows.filter(row => wanted.every(([key, value]) => row[key] === value) && words.every(word => row.words.includes(word)));
+  }
+  function sorted(rows) {
+    const by = column(sort.key), way = sort.down ? -1 : 1;
+    return [...rows].sort((one, two) => {
+      const a = by.value(one), b = by.value(two);
+      if (a === null || b === null) return (a === null) - (b === null);  // what is not there comes last, either way
+      return way * (typeof a === "string" ? a.localeCompare(b) : a - b);
+    });
+  }
+
+  // -- the table
+  function drawHead() {
+    $("rows").tHead.replaceChildren(element("tr", {}, ...columns.map(each => element("th",
+      { scope: "col", class: each.text ? "text" : "", "aria-sort": sort.key === each.key ? (sort.down ? "descending" : "ascending") : "none" },
+      element("button", { type: "button", onclick: () => { sort = { key: each.key, down: sort.key === each.key ? !sort.down : !each.text }; show(); } }, each.name)))));
+  }
+  function cell(row, each) {
+    const shown = each.show ? each.show(row) : String(each.value(row));
+    const classes = [each.text ? "text" : "", each.extra || "", shown === "–" ? "empty" : ""].join(" ").trim();
+    const made = document.createElement("td");
+    made.className = classes; made.dataset.label = each.name;
+    if (each.opens) {
+      const button = document.createElement("button");
+      button.type = "button"; button.className = row.marks[each.key] || ""; button.textContent = shown; button.dataset.row = row.id;
+      button.setAttribute("aria-label", `${each.name} of ${row.label}: ${shown}; show its runs`);
+      made.append(button);
+    } else {
+      made.textContent = shown;
+      if (each.key === "label" && row.running) made.append(element("span", { class: "running" }, ` running, ${row.running}`));
+    }
+    return made;
+  }
+  function show() {
+    const rows = sorted(chosenRows()), drawn = all ? rows : rows.slice(0, SHOWN);
+    drawHead();
+    const body = document.createDocumentFragment();
+    for (const row of drawn) {
+      if (!row.line) {  // made once, and put where it belongs from then on
+        row.line = document.createElement("tr");
+        for (const each of columns) row.line.append(cell(row, each));
+      }
+      body.append(row.line);
+    }
+    $("rows").tBodies[0].replaceChildren(body);
+    $("more").hidden = drawn.length === rows.length;
+    $("more").textContent = `Show all ${rows.length} rows`;
+    const runs = rows.reduce((sum, row) => sum + row.runs.length, 0);
+    $("count").textContent = `${rows.length} of ${data.rows.length} rows, ${runs} of ${data.runs.length} runs`;
+    remember();
+    drawChart(rows);
+  }
+
+  // -- charts: by Vega-Lite, which is evaluated after the table is there
+  const look = () => ({
+    background: null, font: "system-ui, DejaVu Sans, sans-serif",
+    axis: { labelColor: colour("--ink"), titleColor: colour("--ink"), gridColor: colour("--line"), domainColor: colour("--soft"), tickColor: colour("--soft"), labelFontSize: 12, titleFontSize: 12 },
+    view: { stroke: null }, legend: { labelColor: colour("--ink"), titleColor: colour("--ink") }, text: { color: colour("--ink") },
+  });
+  let vega = null;
+  function whenVega() {
+    vega ||= new Promise(done => requestAnimationFrame(() => setTimeout(() => {
+      const script = document.createElement("script");
+      script.textContent = $("vega").textContent;
+      document.head.append(script);
+      done(window.vegaEmbed);
+    })));
+    return vega;
+  }
+  const turns = {};
+  async function draw(id, spec, ready = () => {}) {
+    const description = $(id).getAttribute("aria-label"), turn = turns[id] = (turns[id] || 0) + 1, embed = await whenVega();
+    await new Promise(painted => requestAnimationFrame(() => setTimeout(painted)));  // what was asked for is shown first
+    if (!embed || turn !== turns[id] || !$(id)) return;
+    const result = await embed($(id), { ...spec, description, config: look() }, { actions: false, renderer: "svg", tooltip: { theme: dark() ? "dark" : "light" } });
+    if (views[id]) views[id].finalize();
+    views[id] = result.view;
+    $(id).setAttribute("aria-label", description);
+    ready(result.view);
+    document.dispatchEvent(new CustomEvent("drawn", { detail: id }));
+  }
+  const TITLES = { real: "compute executed, FLOP (rule real)", paper: "compute, MAC (rule paper)", bytes: "bytes kept", steps: "training steps", a_auc: "A_AUC, %", a_last: "A_last, %" };
+  function drawChart(rows) {
+    const x = $("x-axis").value, y = $("y-axis").value;
+    const points = rows.map(row => {
+      const found = values(row, y).map(value => 100 * value), middle = found.length ? Statistics.mean(found) : null, sd = Statistics.deviation(found) || 0;
+      return { id: row.id, name: row.label, x: average(row, x), y: middle, low: middle - sd, high: middle + sd, seeds: row.runs.length, experiment: row.experiment, where: `${row.dataset}, ${row.stream}`, budget: row.budget };
+    }).filter(point => point.x !== null && point.y !== null);
+    const best = points.reduce((one, two) => !one || two.y > one.y ? two : one, null);
+    $("chart").setAttribute("aria-label", best ? `${TITLES[y]} against ${TITLES[x]} of ${points.length} rows; the highest is ${best.name} with ${best.y.toFixed(2)} %. The table below has the same numbers.` : "No row to draw.");
+    $("chart-note").textContent = points.length ? "Mark: mean over seeds; line: standard deviation. Choose a mark to see its runs." + (points.length > LABELLED ? ` Names are shown for up to ${LABELLED} rows: filter to see them.` : "") : "";
+    const tooltip = [["name", "row"], ["y", TITLES[y], ".2f"], ["x", TITLES[x], ".4s"], ["seeds", "seeds"], ["experiment", "experiment"], ["where", "on"], ["budget", "budget"]].map(([field, title, format]) => ({ field, title, format }));
+    const axis = { x: { field: "x", type: "quantitative", title: TITLES[x], scale: { zero: false, padding: 20 }, axis: { format: "~s", tickCount: 6 } } };
+    const layer = [
+      { mark: { type: "rule", strokeWidth: 1.2, color: colour("--soft") }, encoding: { ...axis, y: { field: "low", type: "quantitative", title: TITLES[y], scale: { zero: false } }, y2: { field: "high" } } },
+      { mark: { type: "point", filled: true, size: 70, opacity: .9, color: colour("--accent"), cursor: "pointer" }, encoding: { ...axis, y: { field: "y", type: "quantitative", title: TITLES[y] }, tooltip } },
+    ];
+    if (points.length <= LABELLED)
+      layer.push({ mark: { type: "text", align: "left", dx: 8, dy: -4, limit: 260 }, encoding: { ...axis, y: { field: "y", type: "quantitative" }, text: { field: "name" } } });
+    draw("chart", { data: { values: points }, width: "container", height: 300, autosize: { type: "fit", contains: "padding" }, layer },
+      view => view.addEventListener("click", (_, item) => { if (item && item.datum && item.datum.id !== undefined) open(item.datum.id); }));
+  }
+  function curves(id, rows, bySeed) {
+    const points = [];
+    for (const [place, row] of rows.entries()) {
+      const found = runsOf(row).filter(run => run.curve.length);
+      for (const run of found) if (bySeed) run.curve.forEach((value, i) => points.push({ at: data.grids[run.grid][i], accuracy: value / 100, name: `seed ${run.seed}`, place }));
+      if (!bySeed && found.length) data.grids[found[0].grid].forEach((at, i) => {
+        const there = found.filter(run => run.grid === found[0].grid).map(run => run.curve[i] / 100);
+        points.push({ at, accuracy: Statistics.mean(there), low: Math.min(...there), high: Math.max(...there), name: row.label, place });
+      });
+    }
+    if (!points.length) return;
+    const names = [...new Set(points.map(point => point.name))];
+    const palette = [colour("--accent"), colour("--second"), "#009E73", "#CC79A7", "#8a6fd1", "#7a7a7a"];
+    const shared = { x: { field: "at", type: "quantitative", title: "samples of the stream" }, color: { field: "name", type: "nominal", scale: { domain: names, range: names.map((_, i) => palette[i % palette.length]) }, legend: null } };
+    const last = Math.max(...points.map(point => point.at));
+    const layer = [
+      ...(bySeed ? [] : [{ mark: { type: "area", opacity: .2 }, encoding: { ...shared, y: { field: "low", type: "quantitative", title: "accuracy, %" }, y2: { field: "high" } } }]),
+      { mark: { type: "line", strokeWidth: 2, point: { size: 14 } }, encoding: { ...shared, strokeDash: { field: "name", type: "nominal", sort: names, legend: null }, y: { field: "accuracy", type: "quantitative", title: "accuracy, %", scale: { zero: false } }, tooltip: [{ field: "name", title: "curve" }, { field: "at", title: "samples" }, { field: "accuracy", title: "accuracy, %", format: ".2f" }] } },
+      ...names.map((name, i) => ({ transform: [{ filter: { and: [{ field: "at", equal: last }, { field: "name", equal: name }] } }], mark: { type: "text", align: "right", dy: i % 2 ? 14 : -10, dx: -2, limit: 320, fontWeight: 600 }, encoding: { ...shared, y: { field: "accuracy", type: "quantitative" }, text: { field: "name" } } })),
+    ];
+    draw(id, { data: { values: points }, width: "container", height: 260, autosize: { type: "fit", contains: "padding" }, layer });
+  }
+
+  // -- one row: its runs
+  function open(id) {
+    const row = data.rows.find(each => each.id === id);
+    if (!row) return;
+    opened = id;
+    $("d-title").textContent = row.label;
+    const runs = runsOf(row), body = $("d-body");
+    const head = ["seed", "A_AUC %", "A_last %", "F_last %", "steps", "rule paper", "rule real", "bytes", "train s"];
+    const lines = runs.map(run => element("tr", {}, ...[run.seed + (run.machines > 1 ? "†" : ""), percent(run.a_auc), percent(run.a_last), percent(run.f_last), run.steps, amount(run.paper, "MAC"), amount(run.real, "FLOP"), amount(run.bytes, "B"), run.seconds === null ? "–" : run.seconds.toFixed(0)].map(text => element("td", {}, String(text)))));
+    const shares = (title, pairs, unit) => {
+      const whole = pairs.reduce((sum, [, value]) => sum + value, 0);
+      return !whole ? null : element("section", {}, element("h3", {}, title), element("div", { class: "scroll" }, element("table", {}, element("tbody", {}, ...pairs.filter(([, value]) => value).map(([name, value]) => element("tr", {}, element("th", { scope: "row", class: "text" }, name), element("td", {}, amount(value, unit)), element("td", {}, (100 * value / whole).toFixed(2) + " %")))))));
+    };
+    const config = Object.entries(data.configs[row.config]);
+    const commands = runs.map(run => run.command).join("\n");
+    const copy = element("button", { type: "button", onclick: async () => { try { await navigator.clipboard.writeText(commands); copy.textContent = "Copied"; } catch { const range = document.createRange(); range.selectNodeContents($("d-commands")); getSelection().removeAllRanges(); getSelection().addRange(range); copy.textContent = "Selected: copy with the keyboard"; } } }, "Copy");
+    body.replaceChildren(...[
+      element("p", {}, `${row.dataset}, ${row.stream} stream, ${row.model}; ${row.budget}.` + (row.printed ? ` The paper prints A_AUC ${row.printed.a_auc.toFixed(2)} ± ${row.printed.a_auc_sd.toFixed(2)} and A_last ${row.printed.a_last.toFixed(2)} ± ${row.printed.a_last_sd.toFixed(2)} (${row.printed.source}${row.printed.same_size ? "" : ", at another size"}).` : "")),
+      element("div", { id: "d-chart", class: "chart", role: "img", "aria-label": `Accuracy over the stream of ${row.label}, a line for each seed; A_AUC ${spread(row, "a_auc")} %.` }),
+      element("h3", {}, "Runs"),
+      element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...head.map(name => element("th", { scope: "col", class: "plain" }, name)))), element("tbody", {}, ...lines))),
+      runs.some(run => run.machines > 1) ? element("p", { class: "small" }, "†: went on on another machine, so its bits are not those of one arithmetic") : null,
+      shares("Ledger: where the compute went (rule real, first seed)", Object.entries(runs[0].spent_on), "FLOP"),
+      shares("Where the bytes went (first seed)", Object.entries(runs[0].bytes_by_item), "B"),
+      element("h3", {}, "Configuration"),
+      element("dl", {}, ...config.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, String(value))])),
+      element("h3", {}, "The command that repeats ", runs.length > 1 ? "each of them" : "it"), element("pre", { id: "d-commands", tabindex: "0" }, commands), copy,
+      element("h3", {}, "Folders"), element("ul", {}, ...runs.map(run => element("li", {}, run.path))),
+    ].filter(Boolean));
+    if (!$("details").open) $("details").showModal();
+    $("d-title").focus();
+    remember();
+    curves("d-chart", [row], true);
+  }
+
+  // -- two rows
+  function fillCompare() {
+    const named = row => `${row.experiment ? row.experiment + ": " : ""}${row.label} (${row.dataset}, ${row.stream})`;
+    for (const [id, fallback] of [["c-one", 0], ["c-other", 1]]) {
+      const chosen = $(id).value;
+      $(id).replaceChildren(...data.rows.map(row => element("option", { value: row.id }, named(row))));
+      $(id).value = data.rows.some(row => String(row.id) === chosen) ? chosen : String((data.rows[fallback] || data.rows[0] || { id: "" }).id);
+    }
+  }
+  function sentence(one, other, metric) {
+    const seeds = row => new Map(runsOf(row).filter(run => run[metric] !== null).map(run => [run.seed, 100 * run[metric]]));
+    const first = seeds(one), second = seeds(other), both = [...first.keys()].filter(seed => second.has(seed)).sort((a, b) => a - b), name = TITLES[metric].replace(", %", "");
+    if (one.id === other.id) return "Choose two different rows.";
+    const apart = ["dataset", "stream"].filter(key => one[key] !== other[key]);
+    const warning = apart.length ? ` Mind that they differ in ${apart.map(key => key === "dataset" ? "data set" : key).join(" and ")} too.` : "";
+    if (both.length < 2) return `${one.label} and ${other.label} share ${both.length === 1 ? "one seed" : "no seed"}: with fewer than two pairs no test can tell a difference from chance.${warning}`;
+    const test = Statistics.paired(both.map(seed => first.get(seed) - second.get(seed)));
+    const size = `${Math.abs(test.difference).toFixed(2)} points of ${name}`, on = `on the ${both.length} seeds that both have`;
+    const numbers = `(95 % interval ${signed(test.low)} to ${signed(test.high)}, paired t test, p ${chance(test.p)})`;
+    const compute = [one, other].map(row => average(row, "real")), ratio = compute[0] / compute[1];
+    const spent = Math.abs(ratio - 1) < .005 ? " Both spent the same compute." : ` It spent ${(100 * Math.abs(ratio - 1)).toFixed(0)} % ${ratio > 1 ? "more" : "less"} compute.`;
+    const told = test.p < .05 ? `${one.label} is ${size} ${test.difference > 0 ? "better" : "worse"} than ${other.label} ${on} ${numbers}.`
+      : `${one.label} cannot be told from ${other.label} ${on}: the difference is ${signed(test.difference)} points of ${name} ${numbers}, which chance may well have made.`;
+    return told + spent + warning;
+  }
+  const signed = value => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+  function compare() {
+    const [one, other] = ["c-one", "c-other"].map(id => data.rows.find(row => String(row.id) === $(id).value));
+    if (!one || !other) return;
+    $("sentence").textContent = sentence(one, other, $("c-metric").value);
+    $("c-chart").setAttribute("aria-label", `Accuracy over the stream: ${one.label} and ${other.label}. ${$("sentence").textContent}`);
+    curves("c-chart", [one, other], false);
+    remember();
+  }
+
+  // -- the record board
+  function drawBoard() {
+    $("board").hidden = !data.board.length;
+    const head = ["Budget", "A_AUC %", "A_last %", "Method", "Verified", "Date", "Command"];
+    $("board-rows").tHead.replaceChildren(element("tr", {}, ...head.map(name => element("th", { scope: "col", class: "plain text" }, name))));
+    $("board-rows").tBodies[0].replaceChildren(...data.board.map(entry => element("tr", {}, ...[entry.track, percent(entry.a_auc), percent(entry.a_last), entry.method, entry.verified, entry.date, entry.command].map(text => element("td", { class: "text" }, text)))));
+  }
+
+  // -- a view is a link
+  const KEPT = [...Object.values(FILTERS), "f-text", "x-axis", "y-axis", "c-one", "c-other", "c-metric"];
+  let first = true;
+  function remember() {
+    if (first) return;
+    const words = new URLSearchParams();
+    for (const id of KEPT) if ($(id).value) words.set(id, $(id).value);
+    words.set("sort", `${sort.key}${sort.down ? "-" : ""}`);
+    if (opened !== null) words.set("open", opened);
+    try { history.replaceState(null, "", "#" + words); } catch { /* a file that is shown where it may not */ }
+  }
+  function recall() {
+    const words = new URLSearchParams(location.hash.slice(1));
+    for (const id of KEPT) if (words.has(id)) $(id).value = words.get(id);
+    const by = words.get("sort");
+    if (by && column(by.replace(/-$/, ""))) sort = { key: by.replace(/-$/, ""), down: by.endsWith("-") };
+    return words.has("open") ? Number(words.get("open")) : null;
+  }
+
+  // -- begin
+  function take(found) {
+    data = found;
+    data.rows.forEach((row, id) => { row.id = id; row.means = {}; row.words = [row.experiment, row.label, row.method, row.dataset, row.stream, row.model, row.budget].join(" ").toLowerCase(); });
+    $("about").textContent = data.about;
+    $("made").textContent = data.made;
+    columns = COLUMNS.filter(each => telling(each) && (each.key !== "printed" || data.rows.some(row => row.printed)));
+    fillFilters(); fillCompare(); drawBoard();
+  }
+  take(data);
+  const wanted = recall();
+  for (const id of [...Object.values(FILTERS), "x-axis", "y-axis"]) $(id).addEventListener("change", show);
+  $("f-text").addEventListener("input", show);
+  $("clear").addEventListener("click", () => { for (const id of [...Object.values(FILTERS), "f-text"]) $(id).value = ""; show(); });
+  $("more").addEventListener("click", () => { all = true; show(); });
+  $("rows").addEventListener("click", event => { const button = event.target.closest("button[data-row]"); if (button) open(Number(button.dataset.row)); });
+  for (const id of ["c-one", "c-other", "c-metric"]) $(id).addEventListener("change", compare);
+  $("d-close").addEventListener("click", () => $("details").close());
+  $("details").addEventListener("close", () => { opened = null; remember(); });
+  $("details").addEventListener("click", event => { if (event.target === $("details")) $("details").close(); });
+  function paint() { $("theme").textContent = dark() ? "Light" : "Dark"; $("theme").setAttribute("aria-pressed", String(dark())); show(); compare(); if (opened !== null) open(opened); }
+  $("theme").addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; paint(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
+  paint();
+  first = false;
+  if (wanted !== null) open(wanted);
+
+  // -- live: the server that serves the page tells what is new
+  if (data.live) {
+    let tag = "";
+    const ask = async () => {
+      try {
+        const answer = await fetch("data.json", { headers: tag ? { "If-None-Match": tag } : {} });
+        if (answer.status === 200) { tag = answer.headers.get("ETag") || ""; take(await answer.json()); show(); compare(); }
+        $("about").textContent = data.about;
+      } catch { $("about").textContent = data.about + " The program that serves this page has ended."; }
+      setTimeout(ask, 2000);
+    };
+    setTimeout(ask, 2000);
+  }
+})();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS
 from budgeted.network import Average
 from budgeted.network.average import Precision
-from tests.bright_rows import samples
+from tests.bright_rows import FACTS, samples
 from tests.learner.small import images, make, settings_of, tiny
 from tests.nets import seeded
 from tests.network.test_changed import Branching
@@ -195,6 +196,22 @@ def test_its_bytes_count_and_are_reserved(precision: Precision) -> None:
     assert len(learner.class_labels) == 4
     assert learner.nbytes_by_item()["average"] == expected
     assert learner.nbytes() <= (learner.budget.bytes or 0)
+
+
+def test_classes_that_nobody_declared_find_room_for_their_averages() -> None:
+    undeclared = dataclasses.replace(FACTS, classes=None)
+    smallest = learner_with(facts=undeclared, slots=1).nbytes()
+    learner = learner_with(facts=undeclared, slots=None, budget=Budget(bytes=smallest + 600))
+    slots = learner.memory.capacity or 0
+    for image, label in samples(30):
+        learner.learn(image, label)
+        assert learner.nbytes() <= smallest + 600
+    assert len(learner.class_labels) == 4
+    assert 1 <= (learner.memory.capacity or 0) < slots
+    tight = learner_with(facts=undeclared, slots=None, budget=Budget(bytes=smallest + 50))
+    with pytest.raises(BudgetedError, match="2 classes and one slot"):
+        feed(tight, 0, 12)
+    assert tight.nbytes() <= smallest + 50
 
 
 def test_gdumb_begins_its_average_anew() -> None:

@@ -129,6 +129,17 @@ SETTINGS: dict[str, RunConfig] = {
         **SMALL, freezing="linear", settings={"learner.optimizer": "sgd", "learner.momentum": "0.9"}
     ),
     "a schedule": config(**SMALL, settings={"learner.schedule": "cosine"}),
+    "muon on smaller images, averaged": config(
+        **{**SMALL, "model": "cnn8"},
+        settings={
+            "learner.optimizer": "muon",
+            "learner.warm_up": "7",
+            "learner.train_size": "6",
+            "learner.train_size_until": "0.5",
+            "learner.average": "bfloat16",
+            "learner.norms": "memory",
+        },
+    ),
     "float16": config("al-sar", **SMALL, settings={"learner.autocast": "float16"}),
     "a tenth of an iteration": config(**SMALL, iterations=0.1),
     "savings spent": config(**SMALL, freezing="constant", spend_savings=True),

@@ -91,7 +91,7 @@ def test_wins_are_those_of_the_most_active_channels_of_every_replayed_sample() -
         taken(step, logits)
 
     method.after_step = noting  # type: ignore[method-assign]
-    feed(learner, 0, 12)
+    feed(learner, 0, 8)  # all of it retain
     for path, wins in expected.items():
         assert torch.equal(method.wins[path], wins)
         assert wins.any()

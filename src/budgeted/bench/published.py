@@ -111,6 +111,7 @@ MULTIPLIERS: dict[str, PublishedCompute] = {
     "rm": PublishedCompute(),
     "clib": PublishedCompute(),
     "sparcl": PublishedCompute(None, "1", "1", "dense kernels, charged as dense; its data removal is switched off"),
+    "trire": PublishedCompute(None, "1.75", "1.08", "its code counts the backward twice"),
 }
 """The paper's table of relative compute ("Details about Measuring FLOPs"), its text (ASER), and its published code"""
 

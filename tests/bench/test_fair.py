@@ -25,7 +25,7 @@ from tests.command_line import said
 def quick(method: str) -> RunConfig:
     """A protocol of seconds, under the name of the one that takes a quarter of an hour."""
     return RunConfig(
-        method=method, model="mlp", memory="200kB", limit=80, eval_every=20, eval_samples=20, checkpoint_every=80
+        method=method, model="mlp", memory="400kB", limit=80, eval_every=20, eval_samples=20, checkpoint_every=80
     )
 
 

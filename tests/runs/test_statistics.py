@@ -16,6 +16,7 @@ from budgeted.runs.statistics import (
     compare,
     confidence_interval,
     format_mean_sd,
+    holm,
     paired,
     power_of,
     rank,
@@ -50,6 +51,14 @@ def test_one_run_has_no_spread(ddof: int) -> None:
 def test_format() -> None:
     assert format_mean_sd(summarise([0.64, 0.65, 0.66]), scale=100) == "65.00±1.00"
     assert format_mean_sd(summarise([1.0, 2.0]), digits=1, plus_minus=" +- ") == "1.5 +- 0.7"
+
+
+def test_holm_by_hand() -> None:
+    """Of m tests the smallest p counts m times, the next m - 1 times, and none less than one before it."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
+    assert holm([0.2]) == [0.2]
+    assert holm([]) == []
 
 
 @settings(deadline=None)

@@ -1,7 +1,8 @@
 """Compute of an iteration over ER's, method by method; and what every freezing policy itself keeps and runs.
 
 An iteration is one training step that a sample is due. What a method runs outside the steps is spread over them: the
-training for an evaluation over the steps between two evaluations, work for the memory over the samples that caused it.
+training for an evaluation over the steps between two evaluations, work for the memory over the samples that caused it,
+what is run when tasks end, the first and the last aside, over all steps of the stream.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from budgeted.freezing.registry import POLICIES
 from budgeted.learner import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.methods.clib import SampleWiseImportance
-from budgeted.methods.rm import RainbowMemory
 from budgeted.methods.sparcl import SparseContinualLearning
 from budgeted.runs.plan import facts_of, make_plan
 
@@ -81,14 +81,11 @@ class Multiplier:
 
 
 def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
-    """What repeats itself: a stream batch, a thinning of the memory, a refresh of the Fisher traces."""
+    """What repeats itself: a stream batch, a measurement of the memory, a refresh of the Fisher traces."""
     waiting = int(setup.batch_size * method.stream_share) * method.choices
     if not method.trains:
         passes = -(-slots // setup.batch_size)
         return Period(passes, what="a training for an evaluation, over the steps that were due")
-    if issubclass(method, RainbowMemory):
-        emptied = int(slots * RainbowMemory.spare)
-        return Period(emptied, what=f"a thinning: {RainbowMemory.spare:.0%} of the slots' worth of samples")
     if isinstance(method.freezing, str) and method.freezing != "none":
         return policy_period(method.freezing)
     if method.name in _WHOLE_MEMORY:
@@ -111,15 +108,17 @@ def multipliers(methods: Sequence[type[Method]], setup: Setup) -> Iterator[Multi
     """One after the other: each takes from seconds to a minute."""
     for method in methods:
         sides, period = _measured(method.name, setup)
-        over_er = {rule: sum(_per_iteration(sides, setup, rule).values()) / of_er(setup, rule) for rule in RULES}
-        costs = _per_iteration(sides, setup, "real")
+        at_ends = {rule: _ends_per_iteration(method, sides[-1], setup, rule) for rule in RULES}
+        by_rule = {rule: _sum(_per_iteration(sides, setup, rule), at_ends[rule]) for rule in RULES}
+        over_er = {rule: sum(by_rule[rule].values()) / of_er(setup, rule) for rule in RULES}
+        costs = by_rule["real"]
         by_purpose = {purpose: cost / of_er(setup, "real") for purpose, cost in costs.items() if cost}
         yield Multiplier(
             method.name,
             MULTIPLIERS.get(method.name, PublishedCompute()),
             over_er,
             by_purpose,
-            _executed_over_charged([spent for side in sides for spent in (side.period, side.evaluation)]),
+            _executed_over_charged([spent for side in sides for spent in (side.period, side.evaluation, side.end)]),
             period.what,
             sparse_share(method.name, setup.dataset, setup.model),
         )
@@ -161,8 +160,25 @@ def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
     else:
         probe.meet(setup.classes)
     sides.append(probe.side(period, setup.iterations))
+    if method.boundaries:
+        sides[-1] = probe.with_end(sides[-1])
     probe.learner.close()
     return tuple(sides), period
+
+
+def _ends_per_iteration(method: type[Method], side: Side, setup: Setup, rule: Rule) -> dict[Purpose, float]:
+    """What is run over the memory when a task ends, at the slots of the budget and spread over the whole stream. In the
+    first nothing was chosen before it, and behind the last there is nothing to learn."""
+    spent = {purpose: cost.under(rule) for purpose, cost in side.end.on.items() if cost.real}
+    if not spent:
+        return {}
+    slots = slot_row(method, setup.dataset, setup.model, setup.budget, setup.batch_size).slots("real") or setup.slots
+    steps = streams.info(setup.dataset).train_size * setup.iterations
+    return {purpose: cost * slots / setup.slots * (TASKS - 2) / steps for purpose, cost in spent.items()}
+
+
+def _sum(one: Mapping[Purpose, float], other: Mapping[Purpose, float]) -> dict[Purpose, float]:
+    return {purpose: one.get(purpose, 0.0) + other.get(purpose, 0.0) for purpose in {**one, **other}}
 
 
 def _per_iteration(sides: Sequence[Side], setup: Setup, rule: Rule) -> dict[Purpose, float]:

@@ -58,10 +58,11 @@ class Spent:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a boundary: the period, and what was run for one evaluation behind it."""
+    """One side of a boundary: the period, what was run for one evaluation behind it, and when the task ended."""
 
     period: Spent
     evaluation: Spent
+    end: Spent = Spent(0, {}, None)
 
 
 class Probe:
@@ -109,6 +110,13 @@ class Probe:
         run, due = self._progress - before, self.learner.due
         of_evaluation = self._counted(self.learner.before_prediction)
         return Side(replace(of_period, steps=run), replace(of_evaluation, steps=due - self.learner.due))
+
+    def with_end(self, side: Side) -> Side:
+        """And what is run when the task ends, the memory full."""
+        self.learner.iterations = 0.0
+        while not self.learner.memory.full:
+            self.learner.learn(self._sample(), self._met - 1)
+        return replace(side, end=self._counted(self.learner.end_task))
 
     @property
     def _progress(self) -> int:

@@ -33,7 +33,7 @@ def foreseen(network: Network, purpose: Purpose, gradients: Mapping[str, Tensor]
             moved = network.run(purpose, _sgd, *given, kept, rate, decay, float(group["momentum"]))
         elif isinstance(network.optimizer, Adam):
             first, second = (_state(network.optimizer, own, name) for name in ("exp_avg", "exp_avg_sq"))
-            ages = [1 + float(network.optimizer.state[p].get("step", 0)) for p in own]
+            ages = [1 + float(network.optimizer.state.get(p, {}).get("step", 0)) for p in own]
             decoupled = isinstance(network.optimizer, AdamW)
             corrections = [[1 - beta**age for age in ages] for beta in group["betas"]]
             moved = network.run(
@@ -50,7 +50,7 @@ def foreseen(network: Network, purpose: Purpose, gradients: Mapping[str, Tensor]
 
 def _state(optimizer: Optimizer, parameters: Sequence[Tensor], name: str) -> list[Tensor]:
     """What the optimizer remembers of each parameter; nothing before its first step."""
-    states: list[Mapping[str, Any]] = [optimizer.state[p] for p in parameters]
+    states: list[Mapping[str, Any]] = [optimizer.state.get(p, {}) for p in parameters]  # asking makes none
     return [torch.zeros_like(p) if (kept := state.get(name)) is None else kept
             for p, state in zip(parameters, states, strict=True)]  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from budgeted.errors import UnknownName
 from budgeted.runs.config import RunConfig
@@ -225,6 +226,37 @@ def vit() -> Recipe:
     )
 
 
+CODECS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("raw", {}),
+    ("jpeg", {"codec.quality": "75"}),
+    ("jpeg", {"codec.quality": "95"}),
+    ("webp", {"codec.quality": "75"}),
+    ("ycc420", {}),
+    ("half", {}),
+    ("progressive", {}),
+)
+CODEC_BYTES = ("2MB", "4MB", "8MB")
+
+
+def codecs_on(samples: int, seeds: Sequence[int]) -> Recipe:
+    """Class-balanced replay from compressed memories; two codecs also with the stream and the test passed through."""
+    everywhere = {"codec.everywhere": "true"}
+    protocol = replace(balanced(cpu("vanilla")), limit=samples)
+    configs = [
+        replace(protocol, codec=name, memory=nbytes, settings=settings)
+        for nbytes in CODEC_BYTES
+        for name, settings in CODECS
+    ]
+    configs += [
+        replace(protocol, codec=name, memory=CODEC_BYTES[0], settings={**settings, **everywhere})
+        for name, settings in (("jpeg", {"codec.quality": "75"}), ("progressive", {}))
+    ]
+    return Recipe(
+        f"Where does compression pay? Codecs at 2, 4 and 8 MB on {samples:,} samples, ResNet-20, class-balanced.",
+        over_seeds(configs, seeds),
+    )
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "components": components,
     "components-disjoint": components_disjoint,
@@ -237,6 +269,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "paper-charges": paper_charges,
     "freezing-policies": freezing_policies,
     "vit": vit,
+    "codecs-5000": partial(codecs_on, 5_000, (1, 2, 3)),
+    "codecs-10000": partial(codecs_on, 10_000, (1, 2)),
+    "codecs-50000": partial(codecs_on, 50_000, (1,)),
 }
 
 

@@ -81,6 +81,7 @@ class Run:
         self.accuracies: list[float] = []
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
         self.train_seconds = self.eval_seconds = 0.0
+        self.codec_seconds = {"decode": 0.0, "encode": 0.0}
         self.sittings = 1
         self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
@@ -99,6 +100,13 @@ class Run:
             slots=terms.slots, iterations=terms.iterations, budget=terms.budget, spending=terms.spending,
             spend_savings=config.spend_savings,
         )  # fmt: skip
+
+    def _codec_seconds(self) -> dict[str, float]:
+        """Of decoding and encoding, over all sittings."""
+        decoding, encoding = self.learner.memory.take_codec_seconds()
+        self.codec_seconds["decode"] += decoding
+        self.codec_seconds["encode"] += encoding
+        return dict(self.codec_seconds)
 
     # -- the run -------------------------------------------------------------------------------------------------
 
@@ -121,6 +129,7 @@ class Run:
         self.accuracies = [float(record["accuracy"]) for record in self.records if record["periodic"]]
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
+        self.codec_seconds = dict(numbers.get("codec_seconds", self.codec_seconds))
         self.position = int(numbers.get("position", self.learner.arrived))
         self.bad, self.first_bad = numbers.get("bad", (0, []))
         self.wait_seconds = float(numbers.get("wait_seconds", 0.0))
@@ -276,6 +285,7 @@ class Run:
                 "bad": (self.bad, self.first_bad),
                 "wait_seconds": self.wait_seconds,
                 "train_seconds": self.train_seconds,
+                "codec_seconds": self._codec_seconds(),
                 "eval_seconds": self.eval_seconds,
                 "sittings": self.sittings,
             },
@@ -299,6 +309,7 @@ class Run:
             "bytes_by_item": learner.nbytes_by_item(),
             "working_bytes": learner.working_nbytes(),
             "slots": learner.memory.capacity,
+            "stored": len(learner.memory),
             "iterations": learner.steps,
             "iterations_per_sample": learner.iterations,
             "executed_steps": self.counter.count,
@@ -311,6 +322,7 @@ class Run:
             "frozen_steps": list(learner.frozen_counts),
             "blocks": [block.name for block in learner.freezing.chain.blocks],
             "train_seconds": self.train_seconds,
+            "codec_seconds": self._codec_seconds(),
             "eval_seconds": self.eval_seconds,
             "wait_seconds": self.wait_seconds,
             "peak_memory": peak_memory(),

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from budgeted.bench.codec_figure import codec_table, draw_codecs
 from budgeted.bench.figures import draw_against_compute, draw_dots, draw_over_stream, refuse_undrawable
 from budgeted.bench.steps import markdown_steps
 from budgeted.bench.table import Group, as_csv, chosen, find_runs, group_runs, markdown
@@ -44,15 +45,18 @@ class Table:
     """Draw A_AUC and A_last of every row, with intervals over its seeds, into this file."""
     tradeoff: Path | None = None
     """Draw A_AUC against the compute that was executed into this file."""
+    codecs: Path | None = None
+    """Draw where codecs of the memory pay, over bytes and lengths of the stream, into this file, and print their
+    table."""
     format: Literal["auto", "terminal", "markdown", "latex", "csv"] = "auto"
     """A table for the terminal, for Markdown, for LaTeX (booktabs), or one line per run; auto: terminal where there is
     one, Markdown elsewhere."""
 
     def run_(self) -> None:
-        for path in (self.csv, self.figure, self.dots, self.tradeoff):
+        for path in (self.csv, self.figure, self.dots, self.tradeoff, self.codecs):
             if path is not None and not path.parent.is_dir():
                 raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")
-        for path in (self.figure, self.dots, self.tradeoff):
+        for path in (self.figure, self.dots, self.tradeoff, self.codecs):
             if path is not None:
                 refuse_undrawable(path)
         groups = chosen(group_runs(find_runs(self.folders)), self.rows)
@@ -69,6 +73,9 @@ class Table:
             draw_dots(groups, self.dots)
         if self.tradeoff is not None:
             draw_against_compute(groups, self.tradeoff)
+        if self.codecs is not None:
+            draw_codecs(groups, self.codecs)
+            print(codec_table(groups))
 
     def _print(self, groups: Sequence[Group]) -> None:
         console = wide_console()

@@ -12,6 +12,7 @@ so it is working memory and reported beside them, with the gaps of the arena.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -243,7 +244,9 @@ class Memory:
             slots = self.codec.next_to_shorten(self._size)
             if slots is None:
                 return
+            start = time.perf_counter()
             shorter = self.codec.shortened(self._storage.encoded(np.array(slots, np.int64)))
+            self._storage.seconds[1] += time.perf_counter() - start
             self._storage.worked[0] += len(slots)
             self._storage.worked[1] += len(slots)
             for row, slot in enumerate(slots):
@@ -269,6 +272,12 @@ class Memory:
         decoded, encoded = self._storage.worked
         self._storage.worked = [0, 0]
         return decoded, encoded
+
+    def take_codec_seconds(self) -> tuple[float, float]:
+        """Wall-clock time of decoding and of encoding (and shortening) since this was last asked."""
+        decoding, encoding = self._storage.seconds
+        self._storage.seconds = [0.0, 0.0]
+        return decoding, encoding
 
     def extend(self, samples: Samples, labels: npt.NDArray[np.integer], **columns: torch.Tensor) -> None:
         """Append many samples at once; columns not given are zero."""

@@ -5,6 +5,7 @@ Which slots are in use is the memory's business; here a slot is a row.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -56,6 +57,7 @@ class Storage:
         self._label_limit = torch.iinfo(self.beside[0].dtype).max
         self._codec_keeps = bool(codec.kept_names()) or type(codec).nbytes is not Codec.nbytes
         self.worked = [0, 0]  # samples decoded and encoded
+        self.seconds = [0.0, 0.0]  # that this took
         self._repeats = alike and not codec.shortens  # a rehearsal stores one sample over and over
         self._last: tuple[Samples, dict[str, torch.Tensor]] | None = None
         self._codec_listens = type(codec).stored is not Codec.stored or type(codec).leaving is not Codec.leaving
@@ -85,7 +87,9 @@ class Storage:
         self.worked[1] += 1
         if self._last is not None and self._last[0] is sample:
             return self._last[1]
+        start = time.perf_counter()
         encoded = self.codec.encode(sample)
+        self.seconds[1] += time.perf_counter() - start
         if encoded is not sample:
             self.check_encoded(encoded)
         if self._repeats:
@@ -192,7 +196,9 @@ class Storage:
         if len(slots) == 0:
             nothing = {each.name: torch.zeros((0, *each.shape), dtype=each.dtype) for each in self.sample}
             return self._there(nothing if len(nothing) > 1 else nothing[self.sample[0].name])
-        samples = self.codec.decode(self.encoded(slots))
+        stored, start = self.encoded(slots), time.perf_counter()
+        samples = self.codec.decode(stored)
+        self.seconds[0] += time.perf_counter() - start
         self.worked[0] += len(slots)
         self._check_samples(samples, f"codec {type(self.codec).__name__} decodes", (len(slots),))
         return self._there(samples)

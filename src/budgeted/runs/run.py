@@ -99,6 +99,7 @@ class Run:
         self.previous: dict[str, list[int]] | None = None  # predictions and classes at the last moment
         self.train_seconds = self.eval_seconds = self.train_cpu_seconds = 0.0
         self.eval_cost = NOTHING  # of evaluations: nobody pays for it
+        self.codec_seconds = {"decode": 0.0, "encode": 0.0}
         self.sittings = 1
         self.executed: int | None = None  # steps that the checkpoint knows to have been executed
         self.checkpoint_every = config.checkpoint_every or max(1, len(self.stream) // 50)
@@ -124,6 +125,13 @@ class Run:
             spend_savings=config.spend_savings,
         )  # fmt: skip
 
+    def _codec_seconds(self) -> dict[str, float]:
+        """Of decoding and encoding, over all sittings."""
+        decoding, encoding = self.learner.memory.take_codec_seconds()
+        self.codec_seconds["decode"] += decoding
+        self.codec_seconds["encode"] += encoding
+        return dict(self.codec_seconds)
+
     # -- the run -------------------------------------------------------------------------------------------------
 
     def resume(self, tensors: dict[str, Any], numbers: dict[str, Any]) -> None:
@@ -148,6 +156,7 @@ class Run:
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
         self.eval_cost = Cost(*numbers["eval_cost"])
         self.train_cpu_seconds = float(numbers.get("train_cpu_seconds", 0.0))
+        self.codec_seconds = dict(numbers.get("codec_seconds", self.codec_seconds))
         self.position = int(numbers.get("position", self.learner.arrived))
         self.bad, self.first_bad = numbers.get("bad", (0, []))
         self.wait_seconds = float(numbers.get("wait_seconds", 0.0))
@@ -350,6 +359,7 @@ class Run:
             "train_cpu_seconds": self.train_cpu_seconds,
             "eval_seconds": self.eval_seconds,
             "eval_cost": (self.eval_cost.paper, self.eval_cost.real),
+            "codec_seconds": self._codec_seconds(),
             "sittings": self.sittings,
         }
 
@@ -373,6 +383,7 @@ class Run:
             "bytes_by_item": learner.nbytes_by_item(),
             "working_bytes": learner.working_nbytes(),
             "slots": learner.memory.capacity,
+            "stored": len(learner.memory),
             "iterations": learner.steps,
             "iterations_per_sample": learner.iterations,
             "executed_steps": self.counter.count,
@@ -386,6 +397,7 @@ class Run:
             "blocks": [block.name for block in learner.freezing.chain.blocks],
             "train_seconds": self.train_seconds,
             "train_cpu_seconds": self.train_cpu_seconds,
+            "codec_seconds": self._codec_seconds(),
             "eval_seconds": self.eval_seconds,
             "eval_compute": {"paper": self.eval_cost.paper, "real": self.eval_cost.real},
             "wait_seconds": self.wait_seconds,

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from budgeted.budget import Cost, Purpose
+from budgeted.budget.value_checks import taken_as_true
 from budgeted.freezing import FrozenStep
 from budgeted.network.network import LOSS, Inputs, Network, _count, _given, _key, called
 from budgeted.network.sampled_gradients import SampledStep
@@ -35,6 +36,7 @@ class DryNetwork(Network):
         self._practice_prices: dict[int, Cost] = {}
         self._named: dict[str, list[str]] = {}  # by reader
         self._shapes: dict[str, list[tuple[int, ...]]] = {}  # of one sample behind the named blocks
+        self._shaped: dict[tuple[object, ...], Any] = {}  # outputs without data, by the shapes of the inputs
 
     def forward(self, inputs: Inputs) -> Any:
         self.model.train()
@@ -148,14 +150,17 @@ class DryNetwork(Network):
         """Outputs of the right shape."""
         if isinstance(self.head, nn.Linear) and self.rows:
             return torch.zeros(_count(inputs), self.rows)
+        key = tuple((tuple(each.shape), each.dtype) for each in pytree.tree_leaves(inputs))
+        if key not in self._shaped:  # a large model takes a second for each
+            self._shaped[key] = pytree.tree_map(_on_meta, self._fake(inputs))
         return pytree.tree_map(
             lambda each: torch.zeros(each.shape, dtype=each.dtype) if isinstance(each, Tensor) else each,
-            self._fake(inputs),
+            self._shaped[key],
         )
 
     def _fake(self, inputs: Inputs) -> Any:
         """Outputs without data."""
-        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode, self.aside():
+        with torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode, self.aside(), taken_as_true():
             fake = pytree.tree_map(lambda each: mode.from_tensor(torch.zeros_like(each, device="cpu")), inputs)
             return called(self.model, fake)
 
@@ -170,6 +175,10 @@ class DryNetwork(Network):
         for handle in handles:
             handle.remove()
         return found
+
+
+def _on_meta(output: Any) -> Any:
+    return torch.empty(output.shape, dtype=output.dtype, device="meta") if isinstance(output, Tensor) else output
 
 
 def _with_gradient(output: Any) -> Any:

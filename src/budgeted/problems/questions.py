@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -88,6 +89,22 @@ class Questions(Problem):
     # -- the network's side ------------------------------------------------------------------------------------
 
     def inputs(self, samples: Any, generator: np.random.Generator | None = None) -> Inputs:
+        return self._made(samples)
+
+    def example(self, batch: int) -> Inputs:
+        """As long as the longest text."""
+        return {
+            name: torch.empty((batch * len(one), *one.shape[1:]), dtype=one.dtype, device="meta")
+            for name, one in self._longest_inputs.items()
+        }
+
+    @cached_property
+    def _longest_inputs(self) -> dict[str, Tensor]:
+        """Without data: of one sample with the longest text."""
+        one = dict(self.noise(np.random.default_rng(0)))
+        return {name: part.to("meta") for name, part in self._made({k: v[None] for k, v in one.items()}).items()}
+
+    def _made(self, samples: Mapping[str, Tensor]) -> dict[str, Tensor]:
         words = [read(row) for row in samples[TEXT].cpu().numpy()]
         shown = samples[PICTURES].cpu().numpy().transpose(0, 1, 3, 4, 2)
         made = batch_of(
@@ -98,25 +115,6 @@ class Questions(Problem):
             self.settings.multiple,
         )
         return {name: tensor.to(self.device) for name, tensor in made.items()}
-
-    def example(self, batch: int) -> Inputs:
-        """As long as the longest text."""
-        made = self._longest_inputs
-        return {
-            name: torch.empty((batch * len(one), *one.shape[1:]), dtype=one.dtype, device="meta")
-            for name, one in made.items()
-        }
-
-    @property
-    def _longest_inputs(self) -> Mapping[str, Tensor]:
-        found: Mapping[str, Tensor] | None = getattr(self, "_example", None)
-        if found is None:
-            one = self.noise(np.random.default_rng(0))
-            assert isinstance(one, Mapping)
-            found = self.inputs({name: part[None] for name, part in one.items()})  # type: ignore[assignment]
-            assert found is not None
-            self._example = found
-        return found
 
     def loss(self, outputs: Any, inputs: Any, rows: Tensor) -> Tensor:
         """The model computes it, since it is given the labels."""

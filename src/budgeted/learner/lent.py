@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,10 @@ from budgeted.freezing import LayerFreezing
 from budgeted.learner.bytes import bytes_by_item, working_bytes
 from budgeted.learner.generators import Generators
 from budgeted.learner.pace import Pace
+from budgeted.learner.parts import Parts
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
+from budgeted.models.initialise import DRAWN, draw
 from budgeted.network import Inputs, Network
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems import Problem, Sample
@@ -47,6 +50,7 @@ class Lends:
     settings: Settings
     method: Method
     problem: Problem
+    parts: Parts
     network: Network
     memory: Memory
     pace: Pace
@@ -74,7 +78,7 @@ class Lends:
                 chunk = at(samples, slice(start, start + batch))
                 if start == 0:
                     self.problem.check(at(chunk, 0))
-                found.append(self.problem.respond(self.model, self.problem.inputs(chunk)))
+                found.append(self.method.respond(self.model, self.problem.inputs(chunk)))
             return self.method.corrected(joined(found))
 
     def logits(self, images: Tensor) -> Tensor:
@@ -98,7 +102,7 @@ class Lends:
         """How right the answers to a batch of samples are, from 0 to 1."""
         with self.lock, evaluating(self.model):
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
-            return self.problem.score(self.problem.respond(self.model, inputs), inputs, rows)
+            return self.problem.score(self.method.respond(self.model, inputs), inputs, rows)
 
     def close(self) -> None:
         """Take every hook off the model: it is the user's again. Predictions still work."""
@@ -230,6 +234,22 @@ class Lends:
             for start in range(0, count, _CHUNK)
         )
         return self.network.answers(purpose, chunks, count)
+
+    def another_network(self) -> Network:
+        """One more network like the learner's own, on the same footing, for a method to keep: with another draw of the
+        weights, where layers can draw their own; hooks are not taken along."""
+        model = copy.deepcopy(self.model)
+        generator = torch.Generator().manual_seed(int(self.generators["technique"].integers(2**31)))
+        for name, module in model.named_modules():
+            module._forward_hooks.clear()
+            module._forward_pre_hooks.clear()
+            if isinstance(module, DRAWN):
+                draw(name, module, generator)
+            elif callable(reset := getattr(module, "reset_parameters", None)):
+                with torch.random.fork_rng(devices=[]):
+                    torch.default_generator.manual_seed(generator.initial_seed())
+                    reset()
+        return self.parts.network(model, self.device)
 
     def practise(self, purpose: Purpose, samples: Sample, rows: Tensor) -> float:
         """A plain training step outside the stream, varied, nothing frozen, charged to `purpose`; its loss."""

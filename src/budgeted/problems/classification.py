@@ -64,6 +64,9 @@ class Classification(Problem):
         prepared = self.augmenter.normalise(samples) if generator is None else self.augmenter(samples, generator)
         return prepared.to(self.device)
 
+    def vary(self, samples: Any, generator: np.random.Generator) -> Tensor:
+        return self.augmenter.vary(samples, generator)
+
     def example(self, batch: int) -> Tensor:
         empty = torch.empty(batch, *self.data.input_shape, device="meta")
         return empty.contiguous(memory_format=self.memory_format)

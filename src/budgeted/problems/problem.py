@@ -100,6 +100,11 @@ class Problem(Keeps, ABC):
     def inputs(self, samples: Any, generator: np.random.Generator | None = None) -> Inputs:
         """What the model is called with for a batch of samples; with a generator, varied as training wants it."""
 
+    def vary(self, samples: Any, generator: np.random.Generator) -> Any:
+        """A batch of samples, varied as training wants it and still as they are stored, so that it may be varied again;
+        as it is where nothing is varied."""
+        return samples
+
     @abstractmethod
     def example(self, batch: int) -> Inputs:
         """Inputs for so many samples, without data."""

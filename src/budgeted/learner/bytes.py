@@ -30,7 +30,9 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "selection": learner.selection.nbytes(),
         "retrieval": learner.retrieval.nbytes(),
         "method": learner.method.nbytes() + _reserved_copies(learner, learner.method, declared),
-        "freezing": learner.freezing.nbytes() + _reserved_copies(learner, learner.freezing.policy, declared),
+        "freezing": learner.freezing.nbytes()
+        + sum(network.freezing.nbytes() for network in _networks(learner.method))
+        + _reserved_copies(learner, learner.freezing.policy, declared),
     }
     return {name: count for name, count in items.items() if count}
 

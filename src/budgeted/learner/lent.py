@@ -238,11 +238,9 @@ class Lends:
     def another_network(self) -> Network:
         """One more network like the learner's own, on the same footing, for a method to keep: with another draw of the
         weights, where layers can draw their own; hooks are not taken along."""
-        model = copy.deepcopy(self.model)
+        model = _without_hooks(self.model)
         generator = torch.Generator().manual_seed(int(self.generators["technique"].integers(2**31)))
         for name, module in model.named_modules():
-            module._forward_hooks.clear()
-            module._forward_pre_hooks.clear()
             if isinstance(module, DRAWN):
                 draw(name, module, generator)
             elif callable(reset := getattr(module, "reset_parameters", None)):
@@ -313,3 +311,16 @@ class Lends:
 
     def under(self, cost: Cost) -> int:
         return 0 if self.budget.compute is None else cost.under(self.budget.compute.rule)
+
+
+def _without_hooks(model: nn.Module) -> nn.Module:
+    """A copy; hooks would take their owners along."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    found = [(module, kind, getattr(module, kind)) for module in model.modules() for kind in kinds]
+    for module, kind, hooks in found:
+        setattr(module, kind, type(hooks)())
+    try:
+        return copy.deepcopy(model)
+    finally:
+        for module, kind, hooks in found:
+            setattr(module, kind, hooks)

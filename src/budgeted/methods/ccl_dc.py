@@ -77,13 +77,13 @@ class Collaboration(_Behind):
     # -- a step ------------------------------------------------------------------------------------------------
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
-        network, peer, views = self.learner.network, self.peer, self._views(step.samples)
+        network, peer, views = self.learner.network, self.peer, self._chain_of(step.samples)
         peer_logits = peer.forward(step.inputs)
         mine = [network.forward_also(view, moves=True) for view in views]
         theirs = [peer.forward_also(view, moves=True) for view in views]
         self._peer_logits = peer_logits.detach()
-        self._peer_loss = self._taught(self.twin.loss(step, peer_logits), theirs, mine, step.labels)
-        return self._taught(super().loss(step, logits), mine, theirs, step.labels)
+        self._peer_loss = self._beside_the_other(self.twin.loss(step, peer_logits), theirs, mine, step.labels)
+        return self._beside_the_other(super().loss(step, logits), mine, theirs, step.labels)
 
     def after_backward(self, step: Step) -> None:
         super().after_backward(step)
@@ -99,14 +99,16 @@ class Collaboration(_Behind):
         super().after_step(step, self.learner.run("backward", _mean, logits, self._peer_logits))
         self.twin.after_step(step, self._peer_logits)
 
-    def _views(self, samples: Any) -> list[Any]:
+    def _chain_of(self, samples: Any) -> list[Any]:
         """The batch as it is, and ever harder."""
         found = [samples]
         for _ in range(_LINKS):
             found.append(self.learner.problem.vary(found[-1], self.learner.generator("technique")))
         return [self.learner.inputs_of(each) for each in found]
 
-    def _taught(self, own: Tensor, views: Sequence[Tensor], of_other: Sequence[Tensor], labels: Tensor) -> Tensor:
+    def _beside_the_other(
+        self, own: Tensor, views: Sequence[Tensor], of_other: Sequence[Tensor], labels: Tensor
+    ) -> Tensor:
         terms = [(self.label_weight if self.base.plain() else 1.0) * own]
         for place, view in enumerate(views):
             harder = of_other[min(place + 1, len(views) - 1)].detach()
@@ -135,7 +137,7 @@ class Collaboration(_Behind):
 
 
 class _BesideTheOther:
-    """The learner as the method's second half sees it: the peer is its network, and the first half writes the memory."""
+    """The learner as the method's second half sees it: its network is the peer, and the memory is not its to write."""
 
     def __init__(self, learner: LentToMethod, network: Network) -> None:
         self._learner, self.network = learner, network

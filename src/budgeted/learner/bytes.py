@@ -8,6 +8,7 @@ from budgeted.budget import Rule
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.learner.parts import make_retrieval
+from budgeted.network import Network
 from budgeted.replay import bytes_per_slot, label_column
 from budgeted.replay.selection import shrink_to
 
@@ -31,7 +32,9 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "selection": learner.selection.nbytes(),
         "retrieval": learner.retrieval.nbytes(),
         "method": learner.method.nbytes() + _reserved_copies(learner, learner.method, declared),
-        "freezing": learner.freezing.nbytes() + _reserved_copies(learner, learner.freezing.policy, declared),
+        "freezing": learner.freezing.nbytes()
+        + sum(network.freezing.nbytes() for network in _networks(learner.method))
+        + _reserved_copies(learner, learner.freezing.policy, declared),
     }
     return {name: count for name, count in items.items() if count}
 
@@ -43,10 +46,23 @@ def _average_bytes(learner: Learner, growth: int) -> int:
 
 
 def _copies_of_head(learner: Learner, part: Keeps) -> list[int]:
-    """Rows of whatever a part keeps for every weight of the head (a teacher, a Fisher diagonal): it will grow."""
+    """Rows of whatever a part keeps for every weight of the head (a teacher, a Fisher diagonal, another network, or a
+    part that keeps such): it will grow."""
     weight = f"{learner.freezing.chain.head}.weight"
-    kept = (getattr(part, name) for name in part.kept_names())
-    return [len(each[weight]) for each in kept if isinstance(each, dict) and weight in each]
+    found: list[int] = []
+    for each in (getattr(part, name) for name in part.kept_names()):
+        if isinstance(each, Network):
+            found.append(each.linear_head.out_features)
+        elif isinstance(each, Keeps):
+            found += _copies_of_head(learner, each)
+        elif isinstance(each, dict) and weight in each:
+            found.append(len(each[weight]))
+    return found
+
+
+def _networks(part: Keeps) -> list[Network]:
+    """Those that a part keeps."""
+    return [each for name in part.kept_names() if isinstance(each := getattr(part, name), Network)]
 
 
 def _reserved_copies(learner: Learner, part: Keeps, declared: int) -> int:
@@ -61,8 +77,11 @@ def _reserved_copies(learner: Learner, part: Keeps, declared: int) -> int:
 
 def working_bytes(learner: Learner) -> dict[str, int]:
     """Memory beside the budget: optimizer state, gradients, and indices that the content determines."""
+    items = learner.network.working_nbytes()
+    for network in _networks(learner.method):
+        items = {name: count + network.working_nbytes()[name] for name, count in items.items()}
     return {
-        **learner.network.working_nbytes(),
+        **items,
         "index": learner.memory.index_nbytes() + learner.retrieval.index_nbytes(),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,8 +21,10 @@ from budgeted.learner.bytes import bytes_by_item, working_bytes
 from budgeted.learner.events import Events
 from budgeted.learner.generators import Generators
 from budgeted.learner.pace import Pace
+from budgeted.learner.parts import Parts
 from budgeted.learner.settings import Settings
 from budgeted.methods import Method
+from budgeted.models.initialise import DRAWN, draw
 from budgeted.network import Inputs, Network
 from budgeted.problems import Problem, Sample
 from budgeted.problems.batches import at, joined, length
@@ -47,6 +50,7 @@ class Lends:
     settings: Settings
     method: Method
     problem: Problem
+    parts: Parts
     network: Network
     memory: Memory
     pace: Pace
@@ -80,7 +84,7 @@ class Lends:
                     self.problem.check(at(chunk, 0))
                 if self.memory.codec.everywhere:
                     chunk = self.memory.codec.passed(chunk)
-                found.append(self.problem.respond(self.model, self.problem.inputs(chunk)))
+                found.append(self.method.respond(self.model, self.problem.inputs(chunk)))
             return self.method.corrected(joined(found))
 
     def logits(self, images: Any) -> Tensor:
@@ -118,7 +122,7 @@ class Lends:
             if self.memory.codec.everywhere:
                 samples = self.memory.codec.passed(samples)
             inputs, rows = self.problem.inputs(samples), torch.tensor(self.problem.rows_of(labels))
-            said = self.problem.respond(self.model, inputs)
+            said = self.method.respond(self.model, inputs)
             return self.problem.score(said, inputs, rows), self.problem.beside_score(said, inputs, rows)
 
     def top_up(self, compute: Compute | str | None = None, memory: int | str | None = None) -> None:
@@ -291,6 +295,20 @@ class Lends:
         )
         return self.network.answers(purpose, chunks, count, as_predicted=as_predicted)
 
+    def another_network(self) -> Network:
+        """One more network like the learner's own, on the same footing, for a method to keep: with another draw of the
+        weights, where layers can draw their own; hooks are not taken along."""
+        model = _without_hooks(self.model)
+        generator = torch.Generator().manual_seed(int(self.generators["technique"].integers(2**31)))
+        for name, module in model.named_modules():
+            if isinstance(module, DRAWN):
+                draw(name, module, generator)
+            elif callable(reset := getattr(module, "reset_parameters", None)):
+                with torch.random.fork_rng(devices=[]):
+                    torch.default_generator.manual_seed(generator.initial_seed())
+                    reset()
+        return self.parts.network(model, self.device)
+
     def practise(self, purpose: Purpose, samples: Sample, rows: Tensor) -> float:
         """A plain training step outside the stream, varied, nothing frozen, charged to `purpose`; its loss."""
         inputs: Inputs = self.inputs_of(samples, augment=True)
@@ -361,3 +379,16 @@ class Lends:
 
     def under(self, cost: Cost) -> int:
         return 0 if self.budget.compute is None else cost.under(self.budget.compute.rule)
+
+
+def _without_hooks(model: nn.Module) -> nn.Module:
+    """A copy; hooks would take their owners along."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks")
+    found = [(module, kind, getattr(module, kind)) for module in model.modules() for kind in kinds]
+    for module, kind, hooks in found:
+        setattr(module, kind, type(hooks)())
+    try:
+        return copy.deepcopy(model)
+    finally:
+        for module, kind, hooks in found:
+            setattr(module, kind, hooks)

@@ -8,15 +8,16 @@ from typing import Any
 from budgeted.errors import BudgetedError
 from budgeted.methods.method import METHODS, Method, Named, Step
 
-__all__ = ["METHODS", "Method", "Named", "Step", "lider_over", "method"]
+__all__ = ["METHODS", "Method", "Named", "Step", "ccl_dc_over", "lider_over", "method"]
 
 # importing a file registers what is in it; this is the order of lists
 _FILES = (
-    "vanilla", "er", "al_sar", "der", "x_der", "ewc", "cama", "lider", "mir", "aser", "ocs", "gdumb", "clib", "bic",
-    "rm", "sparcl", "trire",
+    "vanilla", "er", "al_sar", "der", "x_der", "ewc", "cama", "lider", "ccl_dc", "mir", "aser", "ocs", "gdumb", "clib",
+    "bic", "rm", "sparcl", "trire",
 )  # fmt: skip
 for _file in _FILES:
     importlib.import_module(f"budgeted.methods.{_file}")
+from budgeted.methods.ccl_dc import ccl_dc_over  # noqa: E402
 from budgeted.methods.lider import lider_over  # noqa: E402
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from budgeted.budget import Purpose
+from budgeted.network import Network
 from budgeted.problems import Problem
 from budgeted.replay.lent import Lent
 
@@ -42,6 +43,9 @@ class LentToMethod(Lent, Protocol):
 
     def answers(self, purpose: Purpose, samples: Any, *, augment: bool = False, as_predicted: bool = False) -> Tensor:
         """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`."""
+
+    def another_network(self) -> Network:
+        """One more network like the learner's own, of newly drawn weights, for the method to keep."""
 
     def practise(self, purpose: Purpose, samples: Any, rows: Tensor) -> float:
         """A plain training step outside the stream, varied, nothing frozen, charged to `purpose`; its loss."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
@@ -167,6 +167,10 @@ class Method(Keeps):
 
     def before_prediction(self) -> None:
         """An evaluation comes: the last moment to train for it, charged as `evaluation_training`."""
+
+    def respond(self, model: nn.Module, inputs: Any) -> Any:
+        """What predictions are made from, in evaluation mode: what the model says, or what several say."""
+        return self.learner.problem.respond(model, inputs)
 
     def corrected(self, logits: Tensor) -> Tensor:
         """Logits as predictions are made from."""

@@ -140,6 +140,13 @@ class Network(Keeps):
         cross-entropy."""
         return self._with_average(self.freezing.backward(loss, logits, rows, decided=self._decided, scaler=self.scaler))
 
+    def backward_beside(self, loss: Tensor) -> FrozenStep:
+        """As `backward`, for a network beside the learner's own: charged with the step under way."""
+        done = self.backward(loss)
+        for purpose, cost in done.costs.items():
+            self.account.charge(purpose, cost)
+        return done
+
     def update(self) -> None:
         """Step the optimizer on the gradients that are there; the average follows."""
         if self.rates is not None:
@@ -590,6 +597,17 @@ class Network(Keeps):
         }
         tensors[_NUMBERS] = torch.frombuffer(bytearray(json.dumps(numbers).encode()), dtype=torch.uint8)
         return tensors
+
+    def written(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Where a method keeps it: all of `state`, and the rows of a linear head."""
+        return {"rows": getattr(self.head, "out_features", 0)}, self.state()
+
+    def load_written(
+        self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device | str = "cpu"
+    ) -> None:
+        if isinstance(self.head, nn.Linear):
+            self.grow_head(int(plain["rows"]), np.random.default_rng(0))  # what is drawn is replaced
+        self.load_state(tensors, device)
 
     @torch.no_grad()
     def load_state(self, state: Mapping[str, Tensor], device: torch.device | str = "cpu") -> None:

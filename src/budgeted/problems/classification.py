@@ -120,6 +120,10 @@ class Classification(Problem):
         smaller = network.run("forward", _smaller, inputs, self.train_size)
         return smaller.contiguous(memory_format=self.memory_format)
 
+    def vary(self, samples: Any, generator: np.random.Generator) -> Tensor:
+        varied: Tensor = samples if self.augmenter is None else self.augmenter.vary(samples, generator)
+        return varied
+
     def example(self, batch: int) -> Tensor:
         empty = torch.empty(batch, *self.data.input_shape, device="meta")
         return empty.contiguous(memory_format=self.memory_format) if empty.ndim == 4 else empty

@@ -112,6 +112,11 @@ class Problem(Keeps, ABC):
         charged. `share`: of the stream that has arrived, if its length is known."""
         return inputs
 
+    def vary(self, samples: Any, generator: np.random.Generator) -> Any:
+        """A batch of samples, varied as training wants it and still as they are stored, so that it may be varied again;
+        as it is where nothing is varied."""
+        return samples
+
     @abstractmethod
     def example(self, batch: int) -> Inputs:
         """Inputs for so many samples, without data."""

@@ -27,7 +27,7 @@ from budgeted.runs.typical import Typical, typical_of
 from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream
 
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
-PAPER_COPIES = {"ewc": 2, "bic": 1, "egeria": 1}
+PAPER_COPIES = {"ewc": 2, "bic": 1, "ccl-dc": 1, "egeria": 1}
 """how often the paper's tables count the model's parameters beside the model"""
 PAPER_MODELS: dict[str, tuple[int, int]] = {"resnet32": (463_504, 32), "resnet18": (11_170_000, 18)}
 MOMENTS = 5

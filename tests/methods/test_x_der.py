@@ -199,12 +199,16 @@ def lowered(logits: list[float], truth: float, gamma: float) -> list[float]:
 class ByHand:
     """The rows of the memory's logits, one number at a time, beside a learner that runs."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: OnAll) -> None:
         self.learner, self.method, self.gamma = learner, technique_of(learner), technique_of(learner).gamma
         self.replays: dict[int, int] = {}
         self.renewed = self.kept = self.at_boundary = self.limited = 0
+        self._after_step, self._end_task, self._stored = (
+            self.method.after_step,
+            self.method.end_task,
+            self.method.stored,
+        )
         for verb in ("after_step", "end_task", "stored"):
-            setattr(self, f"_{verb}", getattr(self.method, verb))
             setattr(self.method, verb, getattr(self, verb))
 
     def rows(self) -> list[list[float]]:
@@ -224,7 +228,7 @@ class ByHand:
         chance = copy.deepcopy(self.learner.generators["technique"])
         labels = step.labels.tolist()
         old = [k for k in range(len(step.slots)) if labels[step.new + k] < past] if past < 4 else []
-        luck = chance.random(len(old)) if old else []
+        luck: list[float] = chance.random(len(old)).tolist() if old else []
         for k, drawn in zip(old, luck, strict=True):
             slot, label = int(step.slots[k]), labels[step.new + k]
             self.replays[slot] = self.replays.get(slot, 0) + 1
@@ -279,6 +283,7 @@ class OnAll(Learner):
 @pytest.mark.parametrize("gamma", [0.85, 0.3])
 def test_stored_logits_are_renewed_in_the_right_rows(gamma: float) -> None:
     learner = learner_of(X_DER, own={"gamma": gamma}, kind=OnAll, slots=14)
+    assert isinstance(learner, OnAll)
     hand = ByHand(learner)
     feed(learner, 0, 60, task=14)
     assert technique_of(learner).starts == [0, 2, 4]

@@ -27,6 +27,7 @@ from budgeted.runs.plan import facts_of, make_plan
 _SLOTS = 128  # of a measurement: more than MIR and ASER look at, and a quarter of it is whole stream batches
 _OF_EACH_CLASS = 3  # slots at least: two for ASER's sets, and one to spare
 _WHOLE_MEMORY = frozenset({"clib"})  # run the memory as a whole now and then, so they are measured at its real size
+_GROWING = frozenset({"memo"})  # whose network grows when a task ends
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
     if not waiting:
         return Period()
     what = f"a stream batch of {waiting} samples"
-    if method.boundaries:
+    if method.name in _GROWING:
+        what += ", in each of five tasks"
+    elif method.boundaries:
         what += f", a fifth of the steps before the first boundary; evaluations every {setup.eval_every} samples"
     return Period(waiting, what=what)
 
@@ -122,7 +125,7 @@ def of_er(setup: Setup, rule: Rule) -> float:
 
 @cache
 def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
-    """Both sides of the first boundary; just one if the method needs none."""
+    """Both sides of the first boundary; just one if the method needs none, all tasks if the network grows."""
     method = METHODS[name]
     slots = setup.slots
     if method.name in _WHOLE_MEMORY:
@@ -145,14 +148,17 @@ def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
         probe.learner.end_task()
     probe.meet(setup.classes)
     sides.append(probe.side(period, setup.iterations))
+    for _ in range(TASKS - 2 if probe.learner.network.grows else 0):  # every boundary makes a step dearer
+        probe.learner.end_task()
+        sides.append(probe.side(period, setup.iterations))
     probe.learner.close()
     return tuple(sides), period
 
 
 def _per_iteration(sides: Sequence[Side], setup: Setup, rule: Rule) -> dict[Purpose, float]:
-    """Cost of an iteration by purpose, weighted over both sides of the boundary."""
+    """Cost of an iteration by purpose, weighted over both sides of the boundary, or over the tasks."""
     found: dict[Purpose, float] = {}
-    shares = (1.0,) if len(sides) == 1 else (1 / TASKS, 1 - 1 / TASKS)
+    shares = (1 / TASKS, 1 - 1 / TASKS) if len(sides) == 2 else (1 / len(sides),) * len(sides)
     for share, side in zip(shares, sides, strict=True):
         between = side.evaluation.steps or setup.eval_every * setup.iterations
         for spent, steps in ((side.period, side.period.steps), (side.evaluation, between)):

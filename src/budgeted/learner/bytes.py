@@ -28,10 +28,15 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "stream batch": waiting * bytes_per_slot((*learner.problem.columns(), label_column(declared or None)), rule),
         "selection": learner.selection.nbytes(),
         "retrieval": learner.retrieval.nbytes(),
-        "method": learner.method.nbytes() + _reserved_copies(learner, learner.method, declared),
+        "method": learner.method.nbytes() + _beside(learner) + _reserved_copies(learner, learner.method, declared),
         "freezing": learner.freezing.nbytes() + _reserved_copies(learner, learner.freezing.policy, declared),
     }
     return {name: count for name, count in items.items() if count}
+
+
+def _beside(learner: Learner) -> int:
+    """Layers that the method's loss reads and the model does not."""
+    return sum(p.numel() * p.element_size() for p in learner.network.beside.parameters())
 
 
 def _copies_of_head(learner: Learner, part: Keeps) -> list[int]:

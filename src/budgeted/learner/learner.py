@@ -78,6 +78,7 @@ class Learner(Lends):
         self.batch_size = self.settings.learner.batch_size
         self.stream_batch = int(self.batch_size * self.method.stream_share)
         self.parts = parts(self)
+        model = self.method.model(model, self.problem.example(2))
         self.network = self.parts.network(model, torch.device(device))
         self.refuse_undeclared(getattr(self.network.head, "out_features", 0))
         self.retrieval = self.parts.retrieval()

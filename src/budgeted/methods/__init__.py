@@ -11,7 +11,10 @@ from budgeted.methods.method import METHODS, Method, Named, Step
 __all__ = ["METHODS", "Method", "Named", "Step", "lider_over", "method"]
 
 # importing a file registers what is in it; this is the order of lists
-_FILES = ("vanilla", "er", "al_sar", "der", "ewc", "cama", "lider", "mir", "aser", "ocs", "gdumb", "clib", "bic", "rm")
+_FILES = (
+    "vanilla", "er", "al_sar", "der", "ewc", "cama", "lider", "mir", "aser", "ocs", "gdumb", "clib", "bic", "rm",
+    "memo",
+)  # fmt: skip
 for _file in _FILES:
     importlib.import_module(f"budgeted.methods.{_file}")
 from budgeted.methods.lider import lider_over  # noqa: E402

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
@@ -120,6 +120,11 @@ class Method(Keeps):
         self._learner = learner
 
     # -- verbs -------------------------------------------------------------------------------------------------
+
+    def model(self, model: nn.Module, example: Any) -> nn.Module:
+        """The model as the learner is to train it, before anything is made of it: as it is given, or split, or inside
+        another that grows when a task ends. `example`: inputs of two samples, without data."""
+        return model
 
     def columns(self, classes: int | None) -> tuple[Column, ...]:
         """What it keeps in every slot."""

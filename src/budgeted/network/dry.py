@@ -63,6 +63,11 @@ class DryNetwork(Network):
             self.freezing.mark_feature(place, feature)
         return found
 
+    def last_feature(self) -> Tensor:
+        feature: Tensor = _with_gradient(torch.zeros(_count(self._inputs), self.linear_head.in_features))
+        self.freezing.mark_feature(len(self.freezing.chain) - 2, feature)
+        return feature
+
     def take_sampled(self) -> tuple[SampledStep, int]:
         """What reading them costs follows from the layers' shapes: a real pass shows it, once for each batch size."""
         count = _count(self._inputs)

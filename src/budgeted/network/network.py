@@ -90,6 +90,7 @@ class Network(Keeps):
         self._known: dict[tuple[object, ...], Cost] = {}  # of what was run beside the model
         self._per_sample: PerSampleGradients | None = None
         self._features: dict[int, Tensor] = {}  # of the latest training forward, by their place
+        self.beside = nn.ModuleDict()
         self._handles: list[RemovableHandle] = []
         self.tasks = 0  # that the model has grown for
 
@@ -183,6 +184,10 @@ class Network(Keeps):
         """What the blocks put out in the latest training forward, in their order."""
         found, self._features = self._features, {}
         return [found[place] for place in sorted(found)]
+
+    def last_feature(self) -> Tensor:
+        """What the head read in the latest training forward, for a loss that reads it too."""
+        return self.freezing.last_feature()
 
     def _note_feature(self, place: int, module: nn.Module, given: Any, output: Any) -> None:
         if torch.is_grad_enabled() and not tracing() and self.freezing.listening:
@@ -401,13 +406,7 @@ class Network(Keeps):
         """The model has got another extractor, branch or mask, or lost one: parameters, chain, prices and sampled
         gradients follow; blocks that stayed keep what the freezing knows of them."""
         self.model.to(self.device)
-        known = {id(parameter) for parameter in self.model.parameters()}
-        for group in self.optimizer.param_groups:
-            group["params"] = [parameter for parameter in group["params"] if id(parameter) in known]
-        for parameter in [each for each in self.optimizer.state if id(each) not in known]:
-            del self.optimizer.state[parameter]
-        there = {id(parameter) for parameter in self.parameters()}
-        self.optimizer.param_groups[0]["params"] += [p for p in self.model.parameters() if id(p) not in there]
+        self._follow_parameters()
         self.freezing.changed()
         self._known.clear()
         self._per_sample = None
@@ -416,6 +415,27 @@ class Network(Keeps):
             self._sampled = None
             if self._decided is not None:
                 self.sample_gradients()
+
+    def put_beside(self, name: str, layer: nn.Module) -> None:
+        """A layer that a loss reads and the model does not (an auxiliary classifier), in place of one of that name:
+        trained whatever rests, priced where the loss uses it, saved and counted with the network."""
+        self.beside[name] = layer.to(self.device)
+        self._follow_parameters()
+
+    def _follow_parameters(self) -> None:
+        """The optimizer steps the parameters that there are now; what it knows of those that stayed, it keeps."""
+        present = dict(self._named_parameters())
+        known = {id(parameter) for parameter in present.values()}
+        for group in self.optimizer.param_groups:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) in known]
+        for parameter in [each for each in self.optimizer.state if id(each) not in known]:
+            del self.optimizer.state[parameter]
+        there = {id(parameter) for parameter in self.parameters()}
+        self.optimizer.param_groups[0]["params"] += [p for p in present.values() if id(p) not in there]
+
+    def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.model.named_parameters()
+        yield from self.beside.named_parameters("beside")
 
     @property
     def grows(self) -> bool:
@@ -446,20 +466,22 @@ class Network(Keeps):
 
     def nbytes(self) -> int:
         """Parameters and buffers; moments and gradients are working memory."""
-        return sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
+        modules = (self.model, self.beside)
+        return sum(t.numel() * t.element_size() for m in modules for t in (*m.parameters(), *m.buffers()))
 
     def working_nbytes(self) -> dict[str, int]:
         """Optimizer state and gradients."""
         moments = (value for state in self.optimizer.state.values() for value in state.values())
         return {
             "optimizer": sum(m.numel() * m.element_size() for m in moments if isinstance(m, Tensor)),
-            "gradients": sum(p.numel() * p.element_size() for p in self.model.parameters()),
+            "gradients": sum(p.numel() * p.element_size() for _, p in self._named_parameters()),
         }
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a later step depends on, for a checkpoint."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        tensors |= {f"beside.{name}": tensor for name, tensor in self.beside.state_dict().items()}
+        names = {id(parameter): name for name, parameter in self._named_parameters()}
         for parameter, state in self.optimizer.state.items():
             for key, value in state.items():
                 tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
@@ -479,13 +501,15 @@ class Network(Keeps):
         numbers = json.loads(bytes(state[_NUMBERS].tolist()))
         for _ in range(numbers["tasks"] - self.tasks):
             self.end_task()
-        for name, target in self.model.state_dict().items():
-            saved = state.get(f"model.{name}")
+        targets = {f"model.{name}": target for name, target in self.model.state_dict().items()}
+        targets |= {f"beside.{name}": target for name, target in self.beside.state_dict().items()}
+        for name, target in targets.items():
+            saved = state.get(name)
             if saved is None or saved.shape != target.shape:
-                raise KeyError(f"the checkpoint has no {name} of shape {tuple(target.shape)}")
+                raise KeyError(f"the checkpoint has no {name.removeprefix('model.')} of shape {tuple(target.shape)}")
             target.copy_(saved)  # into place, so that the memory format stays
         self.optimizer.state.clear()
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._named_parameters():
             for key, value in _part(state, f"optimizer.{name}.").items():
                 if value.shape == parameter.shape:
                     place = torch.empty_like(parameter, memory_format=torch.preserve_format)

@@ -12,10 +12,11 @@ it, the network runs, the freezing decides and runs the backward, the optimizer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +32,7 @@ from budgeted.methods import Method, Step
 from budgeted.problems import DataFacts, Problem, Sample
 from budgeted.problems.batches import at, joined, stacked
 from budgeted.replay import Considers
+from budgeted.replay.column import LABEL
 from budgeted.replay.selection import store
 
 
@@ -107,6 +109,7 @@ class Learner(Lends):
             self.pace.arrive(self.arrived - 1, self.most)
             if self.method.withholds(sample, row):
                 return  # the steps that it was due are run with the next sample
+            sample = self.method.held(sample)
             if self.stream_batch:
                 self.waiting.append((sample, row))
                 if len(self.waiting) == self.stream_batch * self.method.choices:
@@ -172,7 +175,7 @@ class Learner(Lends):
             samples, labels = drawn.samples, drawn.labels
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
-            inputs = self.problem.inputs(samples, self.generators["augmentation"])
+            inputs = self.method.inputs(samples, self.generators["augmentation"], len(rows))
             step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns)
 
             outputs = self.network.forward(inputs)
@@ -261,6 +264,22 @@ class Learner(Lends):
             self.method.grown()
             give_up_slots(self)
         return row
+
+    def hold_otherwise(self, convert: Callable[[Sample], Sample]) -> None:
+        """Samples have other columns from now on: what is stored and what waits is converted, in the same bytes."""
+        old = self.memory
+        new = self.parts.memory(None if old.capacity is None else old.nbytes())
+        leaving = 0 if new.capacity is None else len(old) - new.capacity
+        if leaving > 0:
+            old.evict(self.selection.give_up(old, leaving, self.generators["selection"]).tolist())
+        if len(old):
+            stored = old.gather(np.arange(len(old)))
+            hosted = {c.name: torch.from_numpy(old.host(c.name).copy()) for c in old.columns if c.host}
+            hosted.pop(LABEL)
+            new.extend(convert(stored.samples), old.labels, **stored.columns, **hosted)
+        self.waiting = [(self.method.held(sample), row) for sample, row in self.waiting]
+        self._stacked, self.memory = None, new
+        new.watch(self.retrieval)
 
     def _offer(self, samples: list[tuple[Sample, int]], places: Sequence[int | None]) -> None:
         """Offer samples to the memory; a selection that decides on them together looks first."""

@@ -220,7 +220,7 @@ class Lends:
 
     def inputs_of(self, samples: Sample, *, augment: bool = False) -> Any:
         """What the model is called with for samples; varied as in training if asked."""
-        return self.problem.inputs(samples, self.generators["technique"] if augment else None)
+        return self.method.inputs(samples, self.generators["technique"] if augment else None, length(samples))
 
     def answers(self, purpose: Purpose, samples: Sample, *, augment: bool = False) -> Tensor:
         """Outputs for stored samples in evaluation mode, aside from training, charged to `purpose`."""

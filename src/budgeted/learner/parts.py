@@ -136,7 +136,7 @@ class Parts:
         """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""
         learner = self.learner
         columns = (
-            *learner.problem.columns(),
+            *learner.method.held_as(learner.problem.columns()),
             label_column(learner.problem.classes),
             *learner.method.columns(learner.problem.classes),
             *learner.retrieval.columns,

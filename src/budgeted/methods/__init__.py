@@ -13,7 +13,7 @@ __all__ = ["METHODS", "Method", "Named", "Step", "lider_over", "method"]
 # importing a file registers what is in it; this is the order of lists
 _FILES = (
     "vanilla", "er", "al_sar", "der", "ewc", "cama", "lider", "mir", "aser", "ocs", "gdumb", "clib", "bic", "rm",
-    "memo",
+    "memo", "remind",
 )  # fmt: skip
 for _file in _FILES:
     importlib.import_module(f"budgeted.methods.{_file}")

@@ -18,10 +18,11 @@ does not define itself. What is kept between steps is declared in `kept`, what i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -129,6 +130,20 @@ class Method(Keeps):
     def columns(self, classes: int | None) -> tuple[Column, ...]:
         """What it keeps in every slot."""
         return ()
+
+    def held_as(self, sample: Sequence[Column]) -> tuple[Column, ...]:
+        """The columns of a sample as it is stored and trained on: those of the problem, unless `held` makes another
+        of it."""
+        return tuple(sample)
+
+    def held(self, sample: Any) -> Any:
+        """A sample that has arrived, as it is stored and trained on."""
+        return sample
+
+    def inputs(self, samples: Any, generator: np.random.Generator | None, new: int) -> Any:
+        """What the model is called with for samples, the first `new` of the stream; with a generator, varied for a
+        training step."""
+        return self.learner.problem.inputs(samples, generator)
 
     def begin(self, learner: LentToMethod) -> None:
         """The learner is built."""

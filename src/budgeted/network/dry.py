@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from budgeted.budget import Cost, Purpose
 from budgeted.freezing import FrozenStep
+from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.network import Inputs, Network, _count, _given, _key, called
 from budgeted.network.sampled_gradients import SampledStep
 
@@ -103,6 +104,12 @@ class DryNetwork(Network):
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
         self.account.charge(purpose, self.price_of(_count(inputs)))
         return torch.zeros(_count(inputs), self.linear_head.in_features)
+
+    def outputs_of_part(self, purpose: Purpose, part: nn.Module, inputs: Tensor) -> Tensor:
+        self.account.charge(purpose, self.price_of_part(part, inputs))
+        with torch.no_grad(), evaluating(self.model), FakeTensorMode(allow_non_fake_inputs=True) as mode, self.aside():
+            shape = part(mode.from_tensor(inputs[:2])).shape[1:]
+        return torch.zeros(len(inputs), *shape)
 
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0

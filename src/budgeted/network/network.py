@@ -31,7 +31,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from budgeted.budget import Cost, Purpose, total
+from budgeted.budget import Cost, Pricer, Purpose, total, trace
 from budgeted.budget.account import Account
 from budgeted.budget.kept import Keeps
 from budgeted.budget.trace import tracing
@@ -269,6 +269,16 @@ class Network(Keeps):
         self.account.charge(purpose, cost)
         return found[0]
 
+    @torch.no_grad()
+    def outputs_of_part(self, purpose: Purpose, part: nn.Module, inputs: Tensor) -> Tensor:
+        """What a part of the model gives in evaluation mode, a front that rests say."""
+        cost = self.price_of_part(part, inputs)
+        self.account.require(cost)
+        with self.aside(), evaluating(self.model):
+            found: Tensor = torch.cat([part(chunk) for chunk in inputs.split(_PRICED)])
+        self.account.charge(purpose, cost)
+        return found
+
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
     ) -> Iterator[tuple[str, Tensor]]:
@@ -335,6 +345,16 @@ class Network(Keeps):
         with evaluating(self.model):
             cost = self._price(self.example(_PRICED), backward)
         return Cost(cost.paper * count // _PRICED, cost.real * count // _PRICED)
+
+    def price_of_part(self, part: nn.Module, inputs: Tensor) -> Cost:
+        """A forward of a part of the model in evaluation mode."""
+        key = ("part", id(part), *inputs.shape[1:])
+        if key not in self._known:
+            with evaluating(self.model):
+                example = torch.empty(_PRICED, *inputs.shape[1:], device="meta")
+                self._known[key] = total(Pricer(trace(part, (example,))).forward())
+        cost = self._known[key]
+        return Cost(cost.paper * len(inputs) // _PRICED, cost.real * len(inputs) // _PRICED)
 
     def practice_price(self, batch: int) -> Cost:
         """What `practise` costs on so many samples."""
@@ -407,7 +427,8 @@ class Network(Keeps):
         gradients follow; blocks that stayed keep what the freezing knows of them."""
         self.model.to(self.device)
         self._follow_parameters()
-        self.freezing.changed()
+        given = _given(self.example(2))
+        self.freezing.changed(given["inputs"], given.get("keywords"))
         self._known.clear()
         self._per_sample = None
         if self._sampled is not None:
@@ -415,6 +436,11 @@ class Network(Keeps):
             self._sampled = None
             if self._decided is not None:
                 self.sample_gradients()
+
+    def starts_from(self, example: Callable[[int], Inputs]) -> None:
+        """From now on the model is called with other inputs, such as features of a front that rests."""
+        self.example = example
+        self.changed()
 
     def put_beside(self, name: str, layer: nn.Module) -> None:
         """A layer that a loss reads and the model does not (an auxiliary classifier), in place of one of that name:

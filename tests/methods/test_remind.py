@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
-from budgeted.learner import Learner, Settings
+from budgeted.learner import Learner
 from budgeted.methods import METHODS, Step
 from budgeted.methods.crops import boxes, resized, weights_of
 from budgeted.methods.remind import REMIND, mixed
@@ -33,7 +33,8 @@ OVER = 24
 
 
 def made(model: str = "tiny", **more: Any) -> Learner:
-    return learner_of(METHODS[NAME], model, **{"facts": KNOWN, "slots": 400, **more})
+    own = {"codebooks": 8, **more.pop("own", {})}  # three channels of the 24 each: less to run
+    return learner_of(METHODS[NAME], model, **{"facts": KNOWN, "slots": 200, "own": own, **more})
 
 
 def model_of(learner: Learner) -> FrontAndRest:
@@ -96,7 +97,8 @@ def test_the_codebooks_are_trained_as_another_library_trains_them() -> None:
         after = improved(vectors, after)
     errors = [(restored(codes_of(vectors, each), each) - vectors).square().sum() for each in (before, after)]
     assert errors[1] < 0.8 * errors[0]
-    assert torch.equal(improved(vectors[:1], centroids)[0, 1:].sum(), centroids[0, 1:].sum()) or len(vectors) > 1
+    lonely = improved(vectors[:1], centroids)  # all entries but one are nearest to nothing, and stay
+    assert (lonely != centroids).any(2).sum(1).tolist() == [0, 0] or (lonely != centroids).any(2).sum(1).max() == 1
 
 
 # -- features are varied --------------------------------------------------------------------------------------------
@@ -155,8 +157,8 @@ def test_logits_and_loss_of_a_step_are_the_hand_written_ones(monkeypatch: pytest
 
 def test_until_the_base_is_over_it_is_er() -> None:
     """With the selection of ER it learns the same bits as ER does, on the same memory of images."""
-    remind = learner_of(METHODS[NAME]().with_parts(selection="reservoir"), "tiny", facts=KNOWN, slots=400)
-    er = learner_of(METHODS["er"], "tiny", facts=KNOWN, slots=400)
+    remind = learner_of(METHODS[NAME](codebooks=2).with_parts(selection="reservoir"), "tiny", facts=KNOWN, slots=200)  # type: ignore[call-arg]
+    er = learner_of(METHODS["er"], "tiny", facts=KNOWN, slots=200)
     for learner in (remind, er):
         feed(learner, 0, OVER)
     for name, value in er.model.state_dict().items():
@@ -189,8 +191,8 @@ def test_stored_are_the_codes_of_the_features() -> None:
     feed(learner, 0, LENGTH)
     model = model_of(learner)
     stored = learner.memory.gather(np.arange(len(learner.memory)))
-    assert stored.samples.shape[1:] == (8, 8, 24)
-    assert len(learner.memory) == learner.memory.capacity == 400 * 65 // (8 * 8 * 24 + 1)  # in the same bytes
+    assert stored.samples.shape[1:] == (8, 8, 8)
+    assert len(learner.memory) == learner.memory.capacity == 200 * 65 // (8 * 8 * 8 + 1)  # in the same bytes
     images = torch.stack([image for image, _ in samples(LENGTH)])
     model.eval()
     with torch.no_grad():
@@ -225,7 +227,7 @@ def test_the_quantiser_is_trained_on_what_is_stored() -> None:
     feed(learner, OVER, OVER + 1)
     again = restored(codes_of(vectors, model.quantiser.centroids), model.quantiser.centroids)
     left = (again - vectors).square().sum() / (vectors - vectors.mean(0)).square().sum()
-    assert left < 0.02  # a byte for every channel
+    assert left < 0.15  # a byte for three channels
 
 
 def test_where_the_length_is_unknown_the_first_task_is_the_base() -> None:
@@ -235,7 +237,8 @@ def test_where_the_length_is_unknown_the_first_task_is_the_base() -> None:
     learner.end_task()
     assert model_of(learner).over
     feed(learner, 14, 30)
-    assert learner.steps == 28
+    assert learner.steps == 30
+    assert learner.memory.gather(np.arange(2)).samples.shape == (2, 8, 8, 8)
 
 
 # -- what holds for every method ------------------------------------------------------------------------------------
@@ -257,8 +260,8 @@ def test_with_parts_that_are_not_its_own_it_is_charged_as_executed(parts: dict[s
         settings = dataclasses.replace(settings, freezing={"ema": 0.3, "ema_start": "first"})
     if parts.get("freezing") == "constant":
         settings = dataclasses.replace(settings, freezing={"n": 1})
-    learner = learner_of(METHODS[NAME]().with_parts(**parts), "tiny", settings=settings, facts=KNOWN, slots=400)
-    assert_charged_as_executed(learner, LENGTH)
+    learner = learner_of(METHODS[NAME]().with_parts(**parts), "tiny", settings=settings, facts=KNOWN, slots=200)
+    assert_charged_as_executed(learner, 34)
     assert "model.body.0" in learner.rested or "freezing" not in parts  # beyond the front
 
 
@@ -293,6 +296,21 @@ def test_codes_that_cannot_be_paid_are_not_learned() -> None:
     assert learner.memory.gather(np.arange(2)).samples.shape == (2, 1, 8, 8)
 
 
+def test_when_the_compute_is_spent_nothing_more_is_coded() -> None:
+    whole = made()
+    feed(whole, 0, OVER + 6)
+    learner = made(budget=Budget(Compute(whole.ledger.spent.real, "real")))
+    feed(learner, 0, LENGTH)
+    assert model_of(learner).over
+    assert learner.spent_up
+    assert learner.ledger.spent.real <= whole.ledger.spent.real
+    stored = len(learner.memory)
+    feed(learner, 0, 6)
+    assert (len(learner.memory), learner.arrived) == (stored, LENGTH + 6)
+    asked = torch.stack([image for image, _ in samples(5)])
+    assert set(learner.predict(asked).tolist()) <= {0, 1, 2, 3}
+
+
 @pytest.mark.parametrize("name", ["vit", "dense"])
 def test_what_cannot_be_cut_is_refused_in_one_line(name: str) -> None:
     net = NETS[name]
@@ -314,9 +332,3 @@ def test_front_and_rest_are_the_model(name: str, trained: int) -> None:
         assert tuple(features.shape[1:]) == model.shape
         model.go_over()
         torch.testing.assert_close(model(features), expected)
-
-
-def test_settings_are_checked() -> None:
-    with pytest.raises(BudgetedError, match="base_share must be between 0 and 1"):
-        METHODS[NAME](base_share=1.5)  # type: ignore[call-arg]
-    assert Settings().method == {}

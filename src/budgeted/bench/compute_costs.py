@@ -21,6 +21,7 @@ from budgeted.freezing.registry import POLICIES
 from budgeted.learner import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.methods.clib import SampleWiseImportance
+from budgeted.methods.remind import REMIND
 from budgeted.methods.rm import RainbowMemory
 from budgeted.runs.plan import facts_of, make_plan
 
@@ -96,6 +97,8 @@ def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
     what = f"a stream batch of {waiting} samples"
     if method.name in _GROWING:
         what += ", in each of five tasks"
+    elif issubclass(method, REMIND):
+        what += f", {REMIND.base_share:.0%} of the steps before the end of the base"
     elif method.boundaries:
         what += f", a fifth of the steps before the first boundary; evaluations every {setup.eval_every} samples"
     return Period(waiting, what=what)
@@ -105,8 +108,9 @@ def multipliers(methods: Sequence[type[Method]], setup: Setup) -> Iterator[Multi
     """One after the other: each takes from seconds to a minute."""
     for method in methods:
         sides, period = _measured(method.name, setup)
-        over_er = {rule: sum(_per_iteration(sides, setup, rule).values()) / of_er(setup, rule) for rule in RULES}
-        costs = _per_iteration(sides, setup, "real")
+        under = {rule: _per_iteration(sides, setup, rule, _first_share(method.name)) for rule in RULES}
+        over_er = {rule: sum(under[rule].values()) / of_er(setup, rule) for rule in RULES}
+        costs = under["real"]
         by_purpose = {purpose: cost / of_er(setup, "real") for purpose, cost in costs.items() if cost}
         yield Multiplier(
             method.name,
@@ -132,9 +136,10 @@ def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
         planned = slot_row(method, setup.dataset, setup.model, setup.budget, setup.batch_size)
         slots = planned.slots("real") or slots
     period = period_of(method, setup, slots)
+    facts = facts_of(streams.info(setup.dataset))
     probe = Probe(
         method,
-        facts_of(streams.info(setup.dataset)),
+        replace(facts, samples=None) if issubclass(method, REMIND) else facts,  # whose base then ends with a task
         setup.model,
         settings=Settings(LearnerSettings(batch_size=setup.batch_size)),
         slots=slots,
@@ -155,10 +160,15 @@ def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
     return tuple(sides), period
 
 
-def _per_iteration(sides: Sequence[Side], setup: Setup, rule: Rule) -> dict[Purpose, float]:
+def _first_share(name: str) -> float:
+    """Share of the steps that are before the first boundary."""
+    return REMIND.base_share if name == REMIND.name else 1 / TASKS
+
+
+def _per_iteration(sides: Sequence[Side], setup: Setup, rule: Rule, first: float = 1 / TASKS) -> dict[Purpose, float]:
     """Cost of an iteration by purpose, weighted over both sides of the boundary, or over the tasks."""
     found: dict[Purpose, float] = {}
-    shares = (1 / TASKS, 1 - 1 / TASKS) if len(sides) == 2 else (1 / len(sides),) * len(sides)
+    shares = (first, 1 - first) if len(sides) == 2 else (1 / len(sides),) * len(sides)
     for share, side in zip(shares, sides, strict=True):
         between = side.evaluation.steps or setup.eval_every * setup.iterations
         for spent, steps in ((side.period, side.period.steps), (side.evaluation, between)):

@@ -108,6 +108,9 @@ MULTIPLIERS: dict[str, PublishedCompute] = {
     "memo": PublishedCompute(
         "1.49", "2.57 to 7.28", "1.21", "its code adds stages up twice in its count, and never trains the new one"
     ),
+    "remind": PublishedCompute(
+        "0.88", "1.80 after the base", "0.71", "the paper's 0.7 after the base is assumed, its code runs 0.28 there"
+    ),
     "bic": PublishedCompute(None, "1.33", "1.33", "its code: after the first task, and the fit at every evaluation"),
     "gdumb": PublishedCompute(),
     "rm": PublishedCompute(),

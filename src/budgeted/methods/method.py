@@ -95,6 +95,8 @@ class Method(Keeps):
     """parts that make the method what it is and cannot be replaced"""
     boundaries: ClassVar[bool] = False
     """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
+    reshapes: ClassVar[bool] = False
+    """whether it changes the network on the way, so that no other method can be a term over it"""
     trains: ClassVar[bool] = True
     """whether it trains while the stream runs (GDumb does not)"""
     choices = 1

@@ -52,14 +52,15 @@ class REMIND(Method):
 
     kept = ("_over",)
     limits = {  # noqa: RUF012
-        "base_share": "between 0 and 1", "trained_blocks": "0 or more", "codebooks": "at least 1",
+        "base_share": "from 0 to 1", "trained_blocks": "0 or more", "codebooks": "at least 1",
         "smallest_crop": "between 0 and 1", "mixup": "0 or more",
     }  # fmt: skip
     boundaries: ClassVar[bool] = True
+    reshapes: ClassVar[bool] = True
     stream_share: float = 0.5
 
     base_share: float = 0.6
-    """share of the stream after which the front rests; where its length is not known, the first task is the base"""
+    """share of the stream after which the front rests (1: never); the first task, where its length is not known"""
     trained_blocks: int = 2
     """blocks below the head that go on being trained; the first block of the network never does"""
     codebooks: int = 32
@@ -87,7 +88,10 @@ class REMIND(Method):
         learner, length = self.learner, self.learner.problem.samples
         if not self._over and length is not None and learner.arrived > self.base_share * length:
             self.end_base()
-        return self._over and not learner.affords(learner.network.price_of_part(self._model.front, sample[None]))
+        if not self._over or learner.affords(learner.network.price_of_part(self._model.front, sample[None])):
+            return False
+        learner.end_training()
+        return True
 
     def end_task(self) -> None:
         if not self._over and self.learner.problem.samples is None:

@@ -50,8 +50,9 @@ def undeclared(name: str, slots: int, budget: int | None, kind: type[Learner] = 
     )
 
 
-# what they keep for every class is of one size from the start: stored logits (and LiDER over them), withheld samples
-DECLARED_ONLY = ("der++", "cama", "x-der", "lider", "bic")
+# what they keep for every class is of one size from the start: stored logits (and LiDER over them), withheld samples,
+# a row of an auxiliary classifier
+DECLARED_ONLY = ("der++", "cama", "x-der", "lider", "bic", "memo")
 FREE = [name for name in METHODS if name not in DECLARED_ONLY]
 
 

@@ -92,7 +92,8 @@ class FirstSteps:
             self._start = [parameter.clone() for parameter in body]
         if learner.steps > self._steps and len(self.points) < EARLY:
             self._steps = learner.steps
-            moved = sum(float((now - then).square().sum()) for now, then in zip(body, self._start, strict=True))
+            # of a network that has grown, the layers that it began with
+            moved = sum(float((now - then).square().sum()) for now, then in zip(body, self._start, strict=False))
             loss = 0.0 if learner.last is None else learner.last.loss
             self.points.append([loss, moved**0.5])
 

@@ -157,7 +157,7 @@ def test_planned_slots_are_what_a_learner_has_room_for(name: str) -> None:
 
 def of_steps_alone(learner: Learner, batch: int) -> Rehearsed:
     nominal = learner.network.nominal(batch)
-    return Rehearsed(nominal, {}, (total(nominal.values()),), (NOTHING,), 0)
+    return Rehearsed(nominal, {}, (total(nominal.values()),), (NOTHING,))
 
 
 @pytest.mark.parametrize("batch", [2, 4, 5])

@@ -23,12 +23,14 @@ from budgeted.freezing.registry import POLICIES
 from budgeted.learner import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.methods.clib import SampleWiseImportance
+from budgeted.methods.remind import REMIND
 from budgeted.methods.sparcl import SparseContinualLearning
 from budgeted.runs.plan import facts_of, make_plan
 
 _SLOTS = 128  # of a measurement: more than MIR and ASER look at, and a quarter of it is whole stream batches
 _OF_EACH_CLASS = 3  # slots at least: two for ASER's sets, and one to spare
 _WHOLE_MEMORY = frozenset({"clib"})  # run the memory as a whole now and then, so they are measured at its real size
+_GROWING = frozenset({"memo"})  # whose network grows when a task ends
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,10 @@ def period_of(method: type[Method], setup: Setup, slots: int) -> Period:
     what = f"a stream batch of {waiting} samples"
     if method.whole_head:
         what += ", behind the first boundary, half of the classes still to come"
+    elif method.name in _GROWING:
+        what += ", in each of five tasks"
+    elif issubclass(method, REMIND):
+        what += f", {REMIND.base_share:.0%} of the steps before the end of the base"
     elif method.boundaries:
         what += f", a fifth of the steps before the first boundary; evaluations every {setup.eval_every} samples"
     return Period(waiting, what=what)
@@ -109,7 +115,8 @@ def multipliers(methods: Sequence[type[Method]], setup: Setup) -> Iterator[Multi
     for method in methods:
         sides, period = _measured(method.name, setup)
         at_ends = {rule: _ends_per_iteration(method, sides[-1], setup, rule) for rule in RULES}
-        by_rule = {rule: _sum(_per_iteration(sides, setup, rule), at_ends[rule]) for rule in RULES}
+        first = _first_share(method.name)
+        by_rule = {rule: _sum(_per_iteration(sides, setup, rule, first), at_ends[rule]) for rule in RULES}
         over_er = {rule: sum(by_rule[rule].values()) / of_er(setup, rule) for rule in RULES}
         costs = by_rule["real"]
         by_purpose = {purpose: cost / of_er(setup, "real") for purpose, cost in costs.items() if cost}
@@ -131,16 +138,17 @@ def of_er(setup: Setup, rule: Rule) -> float:
 
 @cache
 def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
-    """Both sides of the first boundary; just one if the method needs none."""
+    """Both sides of the first boundary; just one if the method needs none, all tasks if the network grows."""
     method = METHODS[name]
     slots = setup.slots
     if method.name in _WHOLE_MEMORY:
         planned = slot_row(method, setup.dataset, setup.model, setup.budget, setup.batch_size)
         slots = planned.slots("real") or slots
     period = period_of(method, setup, slots)
+    facts = facts_of(streams.info(setup.dataset))
     probe = Probe(
         method,
-        facts_of(streams.info(setup.dataset)),
+        replace(facts, samples=None) if issubclass(method, REMIND) else facts,  # whose base then ends with a task
         setup.model,
         settings=Settings(LearnerSettings(batch_size=setup.batch_size)),
         slots=slots,
@@ -160,8 +168,12 @@ def _measured(name: str, setup: Setup) -> tuple[tuple[Side, ...], Period]:
     else:
         probe.meet(setup.classes)
     sides.append(probe.side(period, setup.iterations))
-    if method.boundaries:
+    grows = probe.learner.network.grows
+    if method.boundaries and not grows:
         sides[-1] = probe.with_end(sides[-1])
+    for _ in range(TASKS - 2 if grows else 0):  # every boundary makes a step dearer
+        probe.learner.end_task()
+        sides.append(probe.side(period, setup.iterations))
     probe.learner.close()
     return tuple(sides), period
 
@@ -181,10 +193,15 @@ def _sum(one: Mapping[Purpose, float], other: Mapping[Purpose, float]) -> dict[P
     return {purpose: one.get(purpose, 0.0) + other.get(purpose, 0.0) for purpose in {**one, **other}}
 
 
-def _per_iteration(sides: Sequence[Side], setup: Setup, rule: Rule) -> dict[Purpose, float]:
-    """Cost of an iteration by purpose, weighted over both sides of the boundary."""
+def _first_share(name: str) -> float:
+    """Share of the steps that are before the first boundary."""
+    return REMIND.base_share if name == REMIND.name else 1 / TASKS
+
+
+def _per_iteration(sides: Sequence[Side], setup: Setup, rule: Rule, first: float = 1 / TASKS) -> dict[Purpose, float]:
+    """Cost of an iteration by purpose, weighted over both sides of the boundary, or over the tasks."""
     found: dict[Purpose, float] = {}
-    shares = (1.0,) if len(sides) == 1 else (1 / TASKS, 1 - 1 / TASKS)
+    shares = (first, 1 - first) if len(sides) == 2 else (1 / len(sides),) * len(sides)
     for share, side in zip(shares, sides, strict=True):
         between = side.evaluation.steps or setup.eval_every * setup.iterations
         for spent, steps in ((side.period, side.period.steps), (side.evaluation, between)):

@@ -12,7 +12,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.methods import Method
 from budgeted.replay import bytes_per_slot
-from budgeted.runs.plan import facts_of, fixed_bytes, slots_within
+from budgeted.runs.plan import MOMENTS, facts_of, fixed_bytes, grown_bytes, slots_beside
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,14 @@ def slot_row(method: type[Method], dataset: str, model: str, budget: int, batch_
     learner = Learner(network, method, facts_of(info), slots=1, settings=Settings(LearnerSettings(batch_size)))
     under: dict[Rule, Slots] = {}
     for rule in RULES:
+        items = fixed_bytes(learner, model, rule)
+        if rule == "real" and learner.network.grows:  # the last of the rules: it grows for good
+            items["growth"] = grown_bytes(learner, MOMENTS - 1)
         try:
-            slots = slots_within(learner, model, budget, rule)
+            slots = slots_beside(sum(items.values()), learner, model, budget, rule)
         except BudgetedError as refused:
             reason = str(refused)
             continue
-        items = fixed_bytes(learner, model, rule)
         of_model = items.pop("parameters") + items.pop("buffers", 0)
         under[rule] = Slots(slots, bytes_per_slot(learner.memory.columns, rule), of_model, items)
     learner.close()

@@ -137,7 +137,8 @@ def chain_of_trace(
     if not any(unit.weighted for unit in units):
         raise NoBlockChain(f"{type(model).__name__} has no layer with a weight: there is nothing to freeze")
     groups = _join_light_units(units)
-    if len(groups) < 2:
+    read = {parameter for unit in units for parameter in unit.parameters}
+    if len(groups) < 2 and len(read) == len(traced.parameter_names):  # of a model that is run in part, the head will do
         raise NoBlockChain(
             f"{type(model).__name__} is a single block ({groups[0][0].name!r}): nothing to freeze below its head"
         )

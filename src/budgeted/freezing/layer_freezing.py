@@ -256,6 +256,14 @@ class LayerFreezing(Keeps):
         if self._graph is not None:
             self._graph.mark_feature(block, feature)
 
+    def last_feature(self) -> Tensor:
+        """What the head read in the latest forward of this thread, for a loss that reads it beside the outputs."""
+        feature = self._features.noted.feature
+        if feature is None:
+            raise BudgetedError("there is no last feature: read it after a training forward and before its backward")
+        self.mark_feature(len(self.chain) - 2, feature)
+        return feature
+
     def price(
         self,
         inputs: Tensor | Sequence[Any],

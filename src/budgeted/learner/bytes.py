@@ -31,7 +31,7 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         "stream batch": waiting * bytes_per_slot((*learner.problem.columns(), label_column(declared or None)), rule),
         "selection": learner.selection.nbytes(),
         "retrieval": learner.retrieval.nbytes(),
-        "method": learner.method.nbytes() + _reserved_copies(learner, learner.method, declared),
+        "method": learner.method.nbytes() + _beside(learner) + _reserved_copies(learner, learner.method, declared),
         "freezing": learner.freezing.nbytes()
         + sum(network.freezing.nbytes() for network in _networks(learner.method))
         + _reserved_copies(learner, learner.freezing.policy, declared),
@@ -43,6 +43,11 @@ def _average_bytes(learner: Learner, growth: int) -> int:
     """Of the averaged weights, with what they will grow by beside the weights themselves."""
     average = learner.network.average
     return 0 if average is None else average.nbytes() + growth * average.element_bytes // 4
+
+
+def _beside(learner: Learner) -> int:
+    """Layers that the method's loss reads and the model does not."""
+    return sum(p.numel() * p.element_size() for p in learner.network.beside.parameters())
 
 
 def _copies_of_head(learner: Learner, part: Keeps) -> list[int]:

@@ -12,7 +12,7 @@ it, the network runs, the freezing decides and runs the backward, the optimizer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,6 +36,7 @@ from budgeted.network import Inputs
 from budgeted.problems import Sample
 from budgeted.problems.batches import at, joined, stacked
 from budgeted.replay import Considers
+from budgeted.replay.column import LABEL
 from budgeted.replay.selection import store
 
 
@@ -93,6 +94,7 @@ class Learner(Lends):
         self.batch_size = self.settings.learner.batch_size
         self.stream_batch = int(self.batch_size * self.method.stream_share)
         self.parts = parts(self)
+        model = self.method.model(model, self.problem.example(2))
         self.network = self.parts.network(model, torch.device(device))
         self.refuse_undeclared(getattr(self.network.head, "out_features", 0))
         if self.method.whole_head:
@@ -129,6 +131,7 @@ class Learner(Lends):
             sample = self.method.admits(sample, row)
             if sample is None:
                 return  # the steps that it was due are run with the next sample
+            sample = self.method.held(sample)
             if self.stream_batch:
                 self.waiting.append((sample, row))
                 if len(self.waiting) == self.stream_batch * self.method.choices:
@@ -218,7 +221,7 @@ class Learner(Lends):
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
             share = self.arrived / self.problem.samples if self.problem.samples else None
-            inputs = self.problem.inputs(samples, self.generators["augmentation"])
+            inputs = self.method.inputs(samples, self.generators["augmentation"], len(rows))
             inputs = self.problem.sized(self.network, inputs, share)
             step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns, samples)
 
@@ -312,6 +315,22 @@ class Learner(Lends):
             give_up_slots(self)
             self.events.tell("new class", label=key)
         return row
+
+    def hold_otherwise(self, convert: Callable[[Sample], Sample]) -> None:
+        """Samples have other columns from now on: what is stored and what waits is converted, in the same bytes."""
+        old = self.memory
+        new = self.parts.memory(None if old.capacity is None else old.nbytes())
+        leaving = 0 if new.capacity is None else len(old) - new.capacity
+        if leaving > 0:
+            old.evict(self.selection.give_up(old, leaving, self.generators["selection"]).tolist())
+        if len(old):
+            stored = old.gather(np.arange(len(old)))
+            hosted = {c.name: torch.from_numpy(old.host(c.name).copy()) for c in old.columns if c.host}
+            hosted.pop(LABEL)
+            new.extend(convert(stored.samples), old.labels, **stored.columns, **hosted)
+        self.waiting = [(self.method.held(sample), row) for sample, row in self.waiting]
+        self._stacked, self.memory = None, new
+        new.watch(self.retrieval)
 
     def _offer(self, samples: list[tuple[Sample, int]], places: Sequence[int | None]) -> None:
         """Offer samples to the memory; a selection that decides on them together looks first."""

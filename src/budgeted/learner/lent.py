@@ -281,7 +281,7 @@ class Lends:
     def inputs_of(self, samples: Sample, *, augment: bool = False) -> Any:
         """What the model is called with for samples; varied as in training if asked."""
         self.charge_codec()
-        return self.problem.inputs(samples, self.generators["technique"] if augment else None)
+        return self.method.inputs(samples, self.generators["technique"] if augment else None, length(samples))
 
     def answers(
         self, purpose: Purpose, samples: Sample, *, augment: bool = False, as_predicted: bool = False

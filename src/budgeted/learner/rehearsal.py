@@ -68,8 +68,6 @@ class Rehearsed:
     """of a step in equal parts of the stream"""
     beside_over_stream: tuple[Cost, ...]
     """beside the steps, up to the ends of these parts"""
-    fixed_bytes: int
-    """the most that is kept beside the memory at any time"""
 
     def whole(self, steps: float) -> Cost:
         """Of a run with so many steps."""
@@ -103,7 +101,7 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
     evaluations, boundaries = {*course.evaluations}, {*course.boundaries}
     of_parts: list[dict[Purpose, Cost]] = []  # of a step in each part of the stream
     beside: list[Cost] = []  # at the ends of the parts
-    fixed, before, until = 0, (0, dict(tally.of_steps)), 0
+    before, until = (0, dict(tally.of_steps)), 0
     learner.iterations = float(not learner.method.trains)  # one that trains for evaluations runs all of its steps
     for arrived, label in enumerate(course.labels.tolist(), start=1):
         if learner.method.trains and not until and arrived > (len(of_parts) + begins) * count / parts:
@@ -120,7 +118,6 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
             learner.before_prediction()
         if arrived in boundaries and arrived < count and learner.boundaries:
             learner.end_task()
-            fixed = max(fixed, _fixed(learner))
         while len(beside) < parts and arrived >= (len(beside) + 1) * count // parts:
             beside.append(learner.ledger.spent - total(tally.of_steps.values()))
     learner.close()
@@ -128,8 +125,7 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
         anywhere = _mean_since((0, {}), (learner.steps, tally.of_steps))
         of_parts = [anywhere or learner.network.nominal(learner.batch_size)] * parts
     on: dict[Purpose, Cost] = {p: c - tally.of_steps.get(p, NOTHING) for p, c in learner.ledger.spent_on.items()}
-    return Rehearsed(_mean(of_parts), on, tuple(total(each.values()) for each in of_parts), tuple(beside),
-                     max(fixed, _fixed(learner)))  # fmt: skip
+    return Rehearsed(_mean(of_parts), on, tuple(total(each.values()) for each in of_parts), tuple(beside))
 
 
 def _mean_since(before: _Spent, after: _Spent) -> dict[Purpose, Cost]:
@@ -233,7 +229,3 @@ class _DryParts(Parts):
 
         problem.inputs = lambda samples, generator=None: nothing(length(samples))  # type: ignore[method-assign]
         return super().network(model, device)
-
-
-def _fixed(learner: Learner) -> int:
-    return learner.nbytes() - learner.memory.nbytes()

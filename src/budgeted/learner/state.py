@@ -90,13 +90,14 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         )
     learner.problem.meet(*(_key(key) for key in numbers["class_labels"]))
     learner.problem.grow(learner.network, len(learner.class_labels), learner.generators["head"])
+    learner.method.load_state(_part("method", tensors), learner.device)  # it may have changed network and memory
     try:
         learner.network.load_state(tensors)
     except KeyError as missing:
         raise BadCheckpoint(f"{missing.args[0]}: it is of another model") from missing
     learner.memory.load_state(_part("memory", tensors))
     learner.memory.watch(learner.retrieval)
-    for part in ("retrieval", "selection", "method", "problem"):
+    for part in ("retrieval", "selection", "problem"):
         getattr(learner, part).load_state(_part(part, tensors), learner.device)
     waiting = _part("waiting", tensors)
     rows = waiting.pop("rows", torch.empty(0))

@@ -25,7 +25,11 @@ class LentToMethod(Lent, Protocol):
 
     @property
     def arrived(self) -> int:
-        """Samples so far."""
+        """Samples so far, with the one that is being taken."""
+
+    def hold_otherwise(self, convert: Callable[[Any], Any]) -> None:
+        """Samples have other columns from now on (`Method.held_as`): what is stored and what waits is converted, in the
+        same bytes; what has no room leaves."""
 
     @property
     def spent_up(self) -> bool:

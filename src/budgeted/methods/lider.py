@@ -152,6 +152,8 @@ def lider_over(method: type[Method], name: str | None = None) -> type[Method]:
         raise BudgetedError(f"{method.name!r} has the Lipschitz term already: give the method under it")
     if not method.trains:
         raise BudgetedError(f"LiDER is a term of training steps over the stream: {method.name!r} runs none")
+    if method.reshapes:
+        raise BudgetedError(f"LiDER holds down blocks that stay: {method.name!r} changes the network; choose another")
     own = {"__doc__": f"Lipschitz-driven rehearsal over {method.name}", "name": name or f"lider-{method.name}"}
     found: type[Method] = dataclass(type(f"Lipschitz{method.__name__}", (LipschitzTerm, method), own))
     return found

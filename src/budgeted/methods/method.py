@@ -18,10 +18,11 @@ does not define itself. What is kept between steps is declared in `kept`, what i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -98,6 +99,8 @@ class Method(Keeps):
     """parts that make the method what it is and cannot be replaced"""
     boundaries: ClassVar[bool] = False
     """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
+    reshapes: ClassVar[bool] = False
+    """whether it changes the network on the way, so that no other method can be a term over it"""
     trains: ClassVar[bool] = True
     """whether it trains while the stream runs (GDumb does not)"""
     leaves_out: ClassVar[bool] = False
@@ -127,9 +130,28 @@ class Method(Keeps):
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
+    def model(self, model: nn.Module, example: Any) -> nn.Module:
+        """The model as the learner is to train it, before anything is made of it: as it is given, or split, or inside
+        another that grows when a task ends. `example`: inputs of two samples, without data."""
+        return model
+
     def columns(self, classes: int | None) -> tuple[Column, ...]:
         """What it keeps in every slot."""
         return ()
+
+    def held_as(self, sample: Sequence[Column]) -> tuple[Column, ...]:
+        """The columns of a sample as it is stored and trained on: those of the problem, unless `held` makes another
+        of it."""
+        return tuple(sample)
+
+    def held(self, sample: Any) -> Any:
+        """A sample that has arrived, as it is stored and trained on."""
+        return sample
+
+    def inputs(self, samples: Any, generator: np.random.Generator | None, new: int) -> Any:
+        """What the model is called with for samples, the first `new` of the stream; with a generator, varied for a
+        training step."""
+        return self.learner.problem.inputs(samples, generator)
 
     def begin(self, learner: LentToMethod) -> None:
         """The learner is built."""

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from budgeted.budget import Cost, Purpose
 from budgeted.budget.value_checks import taken_as_true
 from budgeted.freezing import FrozenStep
+from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.network import LOSS, Inputs, Network, _count, _given, _key, called
 from budgeted.network.sampled_gradients import SampledStep
 
@@ -73,6 +74,11 @@ class DryNetwork(Network):
             self.freezing.mark_feature(place, feature)
         return found
 
+    def last_feature(self) -> Tensor:
+        feature: Tensor = _with_gradient(torch.zeros(_count(self._inputs), self.linear_head.in_features))
+        self.freezing.mark_feature(len(self.freezing.chain) - 2, feature)
+        return feature
+
     def take_sampled(self) -> tuple[SampledStep, int]:
         """What reading them costs follows from the layers' shapes: a real pass shows it, once for each batch size."""
         count = _count(self._inputs)
@@ -114,6 +120,12 @@ class DryNetwork(Network):
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
         self.account.charge(purpose, self.price_of(_count(inputs), like=inputs))
         return torch.zeros(_count(inputs), self.linear_head.in_features)
+
+    def outputs_of_part(self, purpose: Purpose, part: nn.Module, inputs: Tensor) -> Tensor:
+        self.account.charge(purpose, self.price_of_part(part, inputs))
+        with torch.no_grad(), evaluating(self.model), FakeTensorMode(allow_non_fake_inputs=True) as mode, self.aside():
+            shape = part(mode.from_tensor(inputs[:2])).shape[1:]
+        return torch.zeros(len(inputs), *shape)
 
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0

@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from budgeted.budget import NOTHING, Cost, Purpose, total
+from budgeted.budget import NOTHING, Cost, Pricer, Purpose, total, trace
 from budgeted.budget.account import Account
 from budgeted.budget.kept import Keeps
 from budgeted.budget.trace import tracing
@@ -103,6 +103,7 @@ class Network(Keeps):
         self._per_sample: PerSampleGradients | None = None
         self._features: dict[str, dict[int, Tensor]] = {}  # of the latest training forward, by reader and place
         self._readers: dict[str, int] = {}  # blocks that each reader of features has named
+        self.beside = nn.ModuleDict()
         self._handles: list[RemovableHandle] = []
         self.tasks = 0  # that the model has grown for
 
@@ -229,6 +230,10 @@ class Network(Keeps):
         found = self._features.pop(reader, {})
         return [found[place] for place in sorted(found)]
 
+    def last_feature(self) -> Tensor:
+        """What the head read in the latest training forward, for a loss that reads it too."""
+        return self.freezing.last_feature()
+
     def _note_feature(self, reader: str, place: int, module: nn.Module, given: Any, output: Any) -> None:
         if torch.is_grad_enabled() and not tracing() and self.freezing.listening:
             feature = output if isinstance(output, Tensor) else output[0]
@@ -340,6 +345,16 @@ class Network(Keeps):
         self.account.charge(purpose, cost)
         return found[0]
 
+    @torch.no_grad()
+    def outputs_of_part(self, purpose: Purpose, part: nn.Module, inputs: Tensor) -> Tensor:
+        """What a part of the model gives in evaluation mode, a front that rests say."""
+        cost = self.price_of_part(part, inputs)
+        self.account.require(cost)
+        with self.aside(), evaluating(self.model):
+            found: Tensor = torch.cat([part(chunk) for chunk in inputs.split(_PRICED)])
+        self.account.charge(purpose, cost)
+        return found
+
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
     ) -> Iterator[tuple[str, Tensor]]:
@@ -404,6 +419,16 @@ class Network(Keeps):
         with evaluating(self.model):
             cost = self._price(self._example(_PRICED, like), backward)
         return Cost(cost.paper * count // _PRICED, cost.real * count // _PRICED)
+
+    def price_of_part(self, part: nn.Module, inputs: Tensor) -> Cost:
+        """A forward of a part of the model in evaluation mode."""
+        key = ("part", id(part), *inputs.shape[1:])
+        if key not in self._known:
+            with evaluating(self.model):
+                example = torch.empty(_PRICED, *inputs.shape[1:], device="meta")
+                self._known[key] = total(Pricer(trace(part, (example,))).forward())
+        cost = self._known[key]
+        return Cost(cost.paper * len(inputs) // _PRICED, cost.real * len(inputs) // _PRICED)
 
     def practice_price(self, batch: int) -> Cost:
         """What `practise` costs on so many samples."""
@@ -501,18 +526,13 @@ class Network(Keeps):
         """The model has got another extractor, branch or mask, or lost one: parameters, chain, prices and sampled
         gradients follow; blocks that stayed keep what the freezing knows of them."""
         self.model.to(self.device)
-        known = {id(parameter) for parameter in self.model.parameters()}
-        for group in self.optimizer.param_groups:
-            group["params"] = [parameter for parameter in group["params"] if id(parameter) in known]
-        for parameter in [each for each in self.optimizer.state if id(each) not in known]:
-            del self.optimizer.state[parameter]
-        there = {id(parameter) for parameter in self.parameters()}
-        self.optimizer.param_groups[-1]["params"] += [p for p in self.model.parameters() if id(p) not in there]
+        self._follow_parameters()
         if self.average is not None:
             self.average.follow(self.model)
         if self.norms is not None:
             self.norms.follow(self.model)
-        self.freezing.changed()
+        given = _given(self.example(2))
+        self.freezing.changed(given["inputs"], given.get("keywords"))
         self._known.clear()
         self._per_sample = None
         if self._sampled is not None:
@@ -520,6 +540,32 @@ class Network(Keeps):
             self._sampled = None
             if self._decided is not None:
                 self.sample_gradients()
+
+    def starts_from(self, example: Callable[[int], Inputs]) -> None:
+        """From now on the model is called with other inputs, such as features of a front that rests."""
+        self.example = example
+        self.changed()
+
+    def put_beside(self, name: str, layer: nn.Module) -> None:
+        """A layer that a loss reads and the model does not (an auxiliary classifier), in place of one of that name:
+        trained whatever rests, priced where the loss uses it, saved and counted with the network."""
+        self.beside[name] = layer.to(self.device)
+        self._follow_parameters()
+
+    def _follow_parameters(self) -> None:
+        """The optimizer steps the parameters that there are now; what it knows of those that stayed, it keeps."""
+        present = dict(self._named_parameters())
+        known = {id(parameter) for parameter in present.values()}
+        for group in self.optimizer.param_groups:
+            group["params"] = [parameter for parameter in group["params"] if id(parameter) in known]
+        for parameter in [each for each in self.optimizer.state if id(each) not in known]:
+            del self.optimizer.state[parameter]
+        there = {id(parameter) for parameter in self.parameters()}
+        self.optimizer.param_groups[-1]["params"] += [p for p in present.values() if id(p) not in there]
+
+    def _named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        yield from self.model.named_parameters()
+        yield from self.beside.named_parameters("beside")
 
     @property
     def grows(self) -> bool:
@@ -565,7 +611,8 @@ class Network(Keeps):
 
     def nbytes(self) -> int:
         """Parameters, buffers, their average and measured statistics; moments and gradients are working memory."""
-        own = sum(t.numel() * t.element_size() for t in (*self.model.parameters(), *self.model.buffers()))
+        modules = (self.model, self.beside)
+        own = sum(t.numel() * t.element_size() for m in modules for t in (*m.parameters(), *m.buffers()))
         return own + sum(part.nbytes() for part in (self.average, self.norms) if part is not None)
 
     def working_nbytes(self) -> dict[str, int]:
@@ -573,7 +620,7 @@ class Network(Keeps):
         moments = (value for state in self.optimizer.state.values() for value in state.values())
         return {
             "optimizer": sum(m.numel() * m.element_size() for m in moments if isinstance(m, Tensor)),
-            "gradients": sum(p.numel() * p.element_size() for p in self.model.parameters()),
+            "gradients": sum(p.numel() * p.element_size() for _, p in self._named_parameters()),
         }
 
     def _parts(self) -> dict[str, Keeps]:
@@ -583,7 +630,8 @@ class Network(Keeps):
     def state(self) -> dict[str, Tensor]:
         """Everything that a later step depends on, for a checkpoint."""
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        tensors |= {f"beside.{name}": tensor for name, tensor in self.beside.state_dict().items()}
+        names = {id(parameter): name for name, parameter in self._named_parameters()}
         for parameter, state in self.optimizer.state.items():
             for key, value in state.items():
                 tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
@@ -615,13 +663,15 @@ class Network(Keeps):
         numbers = json.loads(bytes(state[_NUMBERS].tolist()))
         for _ in range(numbers["tasks"] - self.tasks):
             self.end_task()
-        for name, target in self.model.state_dict().items():
-            saved = state.get(f"model.{name}")
+        targets = {f"model.{name}": target for name, target in self.model.state_dict().items()}
+        targets |= {f"beside.{name}": target for name, target in self.beside.state_dict().items()}
+        for name, target in targets.items():
+            saved = state.get(name)
             if saved is None or saved.shape != target.shape:
-                raise KeyError(f"the checkpoint has no {name} of shape {tuple(target.shape)}")
+                raise KeyError(f"the checkpoint has no {name.removeprefix('model.')} of shape {tuple(target.shape)}")
             target.copy_(saved)  # into place, so that the memory format stays
         self.optimizer.state.clear()
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._named_parameters():
             for key, value in _part(state, f"optimizer.{name}.").items():
                 if value.shape == parameter.shape:
                     place = torch.empty_like(parameter, memory_format=torch.preserve_format)

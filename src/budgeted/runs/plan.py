@@ -21,6 +21,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings
 from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
 from budgeted.methods import Method
+from budgeted.network.expandable import Expandable
 from budgeted.problems import PROBLEMS, Problem
 from budgeted.replay import CODECS, bytes_per_slot
 from budgeted.runs.typical import Typical, typical_of
@@ -30,6 +31,8 @@ from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream
 PAPER_COPIES = {"ewc": 2, "bic": 1, "ccl-dc": 1, "egeria": 1}
 """how often the paper's tables count the model's parameters beside the model"""
 PAPER_MODELS: dict[str, tuple[int, int]] = {"resnet32": (463_504, 32), "resnet18": (11_170_000, 18)}
+PAPER_STAGES = {"resnet32": 351_488}
+"""parameters of the last stage in the paper's tables (a shortcut without parameters)"""
 MOMENTS = 5
 """where a stream has no tasks: parts at whose ends methods are told of a boundary"""
 
@@ -68,6 +71,8 @@ class Terms:
     iterations: float
     budget: Budget
     spending: tuple[float, ...] = ()
+    growth: int = 0
+    """bytes that the network will have grown by at the end, which are no slots"""
 
 
 def boundaries_of(stream: Stream) -> tuple[int, ...]:
@@ -154,7 +159,7 @@ class Planner:
         self, budget: Budget, slots: int | None, iterations: float | None, rule: Rule, *, spends: bool = False
     ) -> Terms:
         """Slots and steps that a budget buys; `spends`: it is to be spent whatever is saved."""
-        rehearsed = None
+        growth = 0
         if self.varying:
             if rule == "paper":
                 raise BudgetedError("rule paper counts slots of one size: leave --byte-rule out, or take codec raw")
@@ -163,18 +168,16 @@ class Planner:
             slots = None
         elif budget.bytes is not None:
             probe = self.learner(slots=1)
-            slots = slots_within(probe, self.model, budget.bytes, rule)
+            fixed = sum(fixed_bytes(probe, self.model, rule).values())
             if rule == "real" and probe.network.grows:  # what grows with the tasks is reserved
-                rehearsed = self.rehearsed(slots)
-                grown = rehearsed.fixed_bytes - (probe.nbytes() - probe.memory.nbytes())
-                if grown > 0:
-                    slots, rehearsed = slots_within(probe, self.model, budget.bytes - grown, rule), None
+                growth = grown_bytes(probe, sum(end < self.samples for end in self.course.boundaries))
+            slots = slots_beside(fixed + growth, probe, self.model, budget.bytes, rule)
             probe.close()
         if rule == "paper":  # the paper's bytes are not the ones that `nbytes()` counts
             budget = budget.without_bytes()
         if budget.compute is None and not spends:
-            return Terms(slots, 1.0 if iterations is None else iterations, budget)
-        rehearsed = rehearsed or self.rehearsed(slots, budget.bytes)
+            return Terms(slots, 1.0 if iterations is None else iterations, budget, growth=growth)
+        rehearsed = self.rehearsed(slots, budget.bytes)
         if budget.compute is None:
             steps = (1.0 if iterations is None else iterations) * self.samples
             budget = budget.with_compute(rehearsed.whole(steps).real, "real")
@@ -183,7 +186,8 @@ class Planner:
         assert budget.compute is not None
         if iterations is None:
             iterations = iterations_within(rehearsed, budget.compute, self.samples)
-        return Terms(slots, iterations, budget, rehearsed.spending(iterations * self.samples, budget.compute.rule))
+        spending = rehearsed.spending(iterations * self.samples, budget.compute.rule)
+        return Terms(slots, iterations, budget, spending, growth)
 
 
 def varying(method: Method | type[Method]) -> bool:
@@ -209,6 +213,10 @@ def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]
         copies = PAPER_COPIES.get(learner.method.name.removeprefix("lider-"), 0)
         if copies:
             items["method"] = copies * 4 * parameters
+        elif isinstance(learner.model, Expandable):  # one stage more, however many come
+            items["method"] = 4 * PAPER_STAGES.get(
+                model_name, sum(p.numel() for p in learner.model.stages.parameters())
+            )
         if learner.method.freezing == "adaptive":
             items["freezing"] = 4 * layers
         elif learner.method.freezing == "egeria":
@@ -225,7 +233,21 @@ def _body_parameters(learner: Learner) -> int:
 
 def slots_within(learner: Learner, model_name: str, budget: int, rule: Rule) -> int:
     """Slots that fit beside everything else; an impossible budget says the smallest possible one."""
-    fixed = sum(fixed_bytes(learner, model_name, rule).values())
+    return slots_beside(sum(fixed_bytes(learner, model_name, rule).values()), learner, model_name, budget, rule)
+
+
+def grown_bytes(learner: Learner, tasks: int) -> int:
+    """What a network that grows will have grown by when so many tasks have ended; it has, then."""
+    before = learner.nbytes()
+    most = before
+    for _ in range(tasks):
+        learner.network.end_task()
+        most = max(most, learner.nbytes())
+    return most - before
+
+
+def slots_beside(fixed: int, learner: Learner, model_name: str, budget: int, rule: Rule) -> int:
+    """Slots that fit beside so many bytes."""
     per_slot: int = bytes_per_slot(learner.memory.columns, rule)
     slots: int = (budget - fixed) // per_slot
     if slots < 1:
@@ -281,10 +303,11 @@ def make_plan(
         method, info, model_name, settings=settings, samples=samples, order=stream, eval_every=eval_every, seed=seed,
         problem=problem,
     )  # fmt: skip
-    learner = planner.learner(rows=info.classes, slots=None if planner.varying else 1)
+    learner, growth = planner.learner(rows=info.classes, slots=None if planner.varying else 1), 0
     if budget.bytes is not None or planner.varying:
-        slots = planner.terms(budget.without_compute(), slots, 1.0, rule).slots
-    items, typical = fixed_bytes(learner, model_name, rule), None
+        terms = planner.terms(budget.without_compute(), slots, 1.0, rule)
+        slots, growth = terms.slots, terms.growth
+    items, typical = fixed_bytes(learner, model_name, rule) | ({"growth": growth} if growth else {}), None
     if planner.varying and budget.bytes is not None:
         items["memory"] = budget.bytes - sum(items.values())
         typical = typical_of(learner, dataset) if dataset is not None else None
@@ -294,7 +317,7 @@ def make_plan(
         rehearsed, pace = planner.rehearsed(slots, budget.bytes), planner.measured[1]
     else:
         nominal = learner.network.nominal(settings.learner.batch_size)
-        rehearsed, pace = Rehearsed(nominal, {}, (total(nominal.values()),), (Cost(0, 0),), 0), None
+        rehearsed, pace = Rehearsed(nominal, {}, (total(nominal.values()),), (Cost(0, 0),)), None
     if budget.compute is not None and iterations is None:
         iterations = iterations_within(rehearsed, budget.compute.over(samples), samples)
     if iterations is None:

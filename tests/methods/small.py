@@ -45,6 +45,16 @@ class Tiny(nn.Module):
         return logits
 
 
+def body_of(module: nn.Module) -> tuple[nn.Conv2d, nn.BatchNorm2d, nn.Conv2d]:
+    """The layers of a body of `tiny` that have weights."""
+    assert isinstance(module, nn.Sequential)
+    first, norm, second = module[0], module[1], module[3]
+    assert isinstance(first, nn.Conv2d)
+    assert isinstance(norm, nn.BatchNorm2d)
+    assert isinstance(second, nn.Conv2d)
+    return first, norm, second
+
+
 def network(name: str = "mlp", seed: int = 0) -> nn.Module:
     """A model by name; `tiny` is none of the package's."""
     return seeded(Tiny, seed) if name == "tiny" else models.build(name, classes=1, input_shape=SHAPE, seed=seed)

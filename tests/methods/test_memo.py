@@ -18,7 +18,7 @@ from budgeted.network.expandable import Expandable
 from budgeted.runs.plan import grown_bytes, make_plan
 from budgeted.streams import info
 from tests.bright_rows import FACTS, samples
-from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of, network
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, body_of, feed, learner_of, network
 from tests.nets import NETS, seeded
 
 MEMO = METHODS["memo"]
@@ -37,8 +37,7 @@ def features_by_hand(model: Expandable, images: Tensor) -> list[Tensor]:
     maps = tiny.stem(images)
     found = []
     for stage in model.stages:
-        assert isinstance(stage, nn.Sequential)
-        first, norm, _, second, _ = stage
+        first, norm, second = body_of(stage)
         inside = F.relu(norm(F.conv2d(maps, first.weight, first.bias, stride=2, padding=1)))
         found.append(F.relu(F.conv2d(inside, second.weight, second.bias)).mean((2, 3)))
     return found

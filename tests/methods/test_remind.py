@@ -23,7 +23,7 @@ from budgeted.network.front import FrontAndRest
 from budgeted.network.quantiser import ProductQuantiser, codes_of, drawn_from, improved, restored, vectors_of
 from tests.bright_rows import FACTS, samples
 from tests.methods import small
-from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
+from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, body_of, feed, learner_of
 from tests.nets import NETS, seeded
 
 NAME = "remind"
@@ -53,14 +53,13 @@ def front_by_hand(model: FrontAndRest, images: Tensor) -> Tensor:
 
 def rest_by_hand(model: FrontAndRest, features: Tensor, training: bool) -> Tensor:
     """The body of `tiny`, its mean and its head."""
-    body, head = model.model.get_submodule("body"), model.model.get_submodule("head")
-    assert isinstance(body, nn.Sequential)
-    first, norm, _, second, _ = body
+    first, norm, second = body_of(model.model.get_submodule("body"))
+    head = model.model.get_submodule("head")
+    assert isinstance(head, nn.Linear)
     maps = F.conv2d(features, first.weight, first.bias, stride=2, padding=1)
-    statistics = (None, None) if training else (norm.running_mean, norm.running_var)
-    inside = F.relu(F.batch_norm(maps, *statistics, norm.weight, norm.bias, training=training))
-    feature = F.relu(F.conv2d(inside, second.weight, second.bias)).mean((2, 3))
-    return feature @ head.weight.T + head.bias  # type: ignore[operator, union-attr, no-any-return]
+    mean, variance = (None, None) if training else (norm.running_mean, norm.running_var)
+    inside = F.relu(F.batch_norm(maps, mean, variance, norm.weight, norm.bias, training=training))
+    return F.relu(F.conv2d(inside, second.weight, second.bias)).mean((2, 3)) @ head.weight.T + head.bias
 
 
 # -- the quantiser --------------------------------------------------------------------------------------------------

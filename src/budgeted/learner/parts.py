@@ -237,8 +237,9 @@ def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Par
     are classes."""
     layers = [module for module in model.modules() if isinstance(module, (nn.Linear, _ConvNd))]
     head = next((module for module in reversed(layers) if isinstance(module, nn.Linear)), None)
-    matrices = {id(module.weight): module.weight for module in layers if module is not head}
-    return [*matrices.values()], [parameter for parameter in model.parameters() if id(parameter) not in matrices]
+    wanted = {id(module.weight) for module in layers if module is not head}
+    parameters = list(model.parameters())
+    return [p for p in parameters if id(p) in wanted], [p for p in parameters if id(p) not in wanted]
 
 
 def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from budgeted import models
 from budgeted.audit import ExecutedOnData, ExecutedOps
 from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.learner import load, save
+from budgeted.learner.parts import matrices_and_rest
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS
 from budgeted.network.muon import Muon, orthogonal
@@ -94,6 +96,16 @@ def test_its_price_is_what_is_executed_whatever_rests() -> None:
             with ExecutedOps() as executed:
                 muon.step()
         assert price.step(moving).real == pytest.approx(executed.total, rel=0.01)
+
+
+def test_convolutions_and_linear_layers_below_the_head_are_matrices() -> None:
+    model = models.build("vit-tiny", classes=3, input_shape=(3, 32, 32), seed=0)
+    matrices, rest = matrices_and_rest(model)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert len(matrices) + len(rest) == len(names)
+    assert {names[id(parameter)] for parameter in rest if parameter.ndim > 1} >= {"head.weight"}
+    owners = {model.get_submodule(names[id(parameter)].removesuffix(".weight")) for parameter in matrices}
+    assert owners == {m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))} - {model.head}
 
 
 @pytest.mark.parametrize("name", ["vanilla", "al-sar"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
 from budgeted.budget.account import Account
@@ -219,9 +220,9 @@ def _made(what: str, make: Callable[[], T]) -> T:
 def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
     parameters, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
     if settings.optimizer == "muon":
-        head, body = head_and_body(model)
+        matrices, rest = matrices_and_rest(model)
         return Muon(
-            [{"params": head, "orthogonal": False}, {"params": body}],
+            [{"params": rest, "orthogonal": False}, {"params": matrices}],
             rate,
             momentum=settings.muon_momentum,
             iterations=settings.muon_iterations,
@@ -233,12 +234,14 @@ def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
     return kind(parameters, rate, weight_decay=decay, fused=True)
 
 
-def head_and_body(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Parameters of the last linear layer, whose rows are classes, and all others."""
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    head = list(linear[-1].parameters()) if linear else []
-    known = {id(parameter) for parameter in head}
-    return head, [parameter for parameter in model.parameters() if id(parameter) not in known]
+def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Weights of convolutions and linear layers, and all others: among them those of the last linear layer, whose rows
+    are classes."""
+    layers = [module for module in model.modules() if isinstance(module, (nn.Linear, _ConvNd))]
+    head = next((module for module in reversed(layers) if isinstance(module, nn.Linear)), None)
+    wanted = {id(module.weight) for module in layers if module is not head}
+    parameters = list(model.parameters())
+    return [p for p in parameters if id(p) in wanted], [p for p in parameters if id(p) not in wanted]
 
 
 def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:

@@ -54,9 +54,15 @@ def _entry(path: Path, track: dict[str, Any]) -> Entry:
     how = "bit for bit" if told["exact"] else f"within {100 * told['tolerance']:g} %"
     share = f"{told['replayed_samples']:,} of {told['samples']:,} samples"
     return Entry(
-        str(track["name"]), float(summary["a_auc"]), float(summary["a_last"]), str(summary["config"]["method"]),
+        str(track["name"]), float(summary["a_auc"]), float(summary["a_last"]), _parts(summary["config"]),
         f"{how}, {share}", path.name[:10], command_of(summary["config"], path.name), str(path),
     )  # fmt: skip
+
+
+def _parts(config: dict[str, Any]) -> str:
+    """The method, and the parts of it that were exchanged."""
+    parts = [f"{part} {config[part]}" for part in ("freezing", "retrieval", "codec") if config.get(part)]
+    return ", ".join([str(config["method"]), *parts])
 
 
 def refuse(path: Path, summary: dict[str, Any], track: dict[str, Any]) -> None:

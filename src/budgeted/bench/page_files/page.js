@@ -166,8 +166,9 @@
       { mark: { type: "rule", strokeWidth: 1.2, color: colour("--soft") }, encoding: { ...axis, y: { field: "low", type: "quantitative", title: TITLES[y], scale: { zero: false } }, y2: { field: "high" } } },
       { mark: { type: "point", filled: true, size: 70, opacity: .9, color: colour("--accent"), cursor: "pointer" }, encoding: { ...axis, y: { field: "y", type: "quantitative", title: TITLES[y] }, tooltip } },
     ];
-    if (points.length <= LABELLED)
-      layer.push({ mark: { type: "text", align: "left", dx: 8, dy: -4, limit: 260 }, encoding: { ...axis, y: { field: "y", type: "quantitative" }, text: { field: "name" } } });
+    const ends = points.map(point => point.x), middle = (Math.min(...ends) + Math.max(...ends)) / 2;
+    for (const [align, test] of points.length <= LABELLED ? [["left", "<="], ["right", ">"]] : [])  // names lead inwards
+      layer.push({ transform: [{ filter: `datum.x ${test} ${middle}` }], mark: { type: "text", align, dx: align === "left" ? 8 : -8, dy: -4, limit: 320 }, encoding: { ...axis, y: { field: "y", type: "quantitative" }, text: { field: "name" } } });
     draw("chart", { data: { values: points }, width: "container", height: 300, autosize: { type: "fit", contains: "padding" }, layer },
       view => view.addEventListener("click", (_, item) => { if (item && item.datum && item.datum.id !== undefined) open(item.datum.id); }));
   }

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from budgeted import models, streams
 from budgeted.audit import ExecutedOnData
@@ -183,6 +184,10 @@ def test_what_is_no_llava_is_refused_in_one_line(data: streams.Dataset, monkeypa
         PROBLEMS["questions"].of_data({}, streams.info("digits"), SimpleNamespace(processor=0), "cpu")  # type: ignore[arg-type]
     with pytest.raises(BudgetedError, match=r"problem\.multiple must be at least 1"):
         QuestionSettings(multiple=0)
+    small: Any = nn.Linear(2, 2)
+    small.processor = drawn_processor()
+    with pytest.raises(BudgetedError, match=r"'der\+\+' has a loss of its own"):
+        Learner(small, "der++", problem_of(data, small))
     monkeypatch.setenv("BUDGETED_MODELS", "nowhere")
     with pytest.raises(BudgetedError, match="`budgeted run` makes it"):
         models.build("llava-tiny")

@@ -304,7 +304,9 @@ def test_the_costs_of_others_are_those_of_the_code() -> None:
         assert index[name].split()[0] in (row[5], "1"), name
 
 
-TABLE_OF_RUNS = re.compile(r"<!-- (?P<command>(?:budgeted table|gain_over_stream) .+?) -->\n\n(?P<rows>(?:\|.*\n)+)")
+TABLE_OF_RUNS = re.compile(
+    r"<!-- (?P<command>(?:budgeted table|gain_over_stream|questions_table) .+?) -->\n\n(?P<rows>(?:\|.*\n)+)"
+)
 
 
 def test_tables_of_runs_are_those_of_their_records(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from budgeted import models, streams
 from budgeted.audit import ExecutedOnData
@@ -145,18 +147,6 @@ def test_the_ledger_has_what_was_executed(data: streams.Dataset, base: Path, fre
     assert (learner.ledger.spent - spent).real == pytest.approx(executed.total, rel=0.01)
 
 
-class _Killed(Exception):
-    pass
-
-
-def killed_at(sample: int) -> Any:
-    def report(progress: runs.Progress) -> None:
-        if progress.samples == sample:
-            raise _Killed
-
-    return report
-
-
 @pytest.fixture
 def threads() -> Iterator[None]:
     before = torch.get_num_threads()
@@ -170,9 +160,12 @@ def test_a_run_by_name_is_killed_and_goes_on_bit_for_bit(base: Path, tmp_path: P
         freezing="adaptive", memory="1760kB", codec="pictures", iterations=0.3, batch_size=2, limit=30, eval_every=15,
         eval_samples=30, checkpoint_every=8, settings={"learner.optimizer": "adamw", "learner.learning_rate": "1e-3"},
     )  # fmt: skip
-    whole = runs.start(config, tmp_path / "whole")
-    with pytest.raises(_Killed):
-        runs.start(config, tmp_path / "cut", killed_at(20))
+
+    def report(progress: runs.Progress) -> None:
+        if progress.samples == 20:  # what a kill would leave behind at this moment
+            shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+
+    whole = runs.start(config, tmp_path / "whole", report)
     again = runs.resume(tmp_path / "cut")
     assert again["sittings"] == 2
     for name in ("weights_sha256", "records_sha256", "spent", "bytes", "frozen_steps"):
@@ -191,6 +184,10 @@ def test_what_is_no_llava_is_refused_in_one_line(data: streams.Dataset, monkeypa
         PROBLEMS["questions"].of_data({}, streams.info("digits"), SimpleNamespace(processor=0), "cpu")  # type: ignore[arg-type]
     with pytest.raises(BudgetedError, match=r"problem\.multiple must be at least 1"):
         QuestionSettings(multiple=0)
+    small: Any = nn.Linear(2, 2)
+    small.processor = drawn_processor()
+    with pytest.raises(BudgetedError, match=r"'der\+\+' has a loss of its own"):
+        Learner(small, "der++", problem_of(data, small))
     monkeypatch.setenv("BUDGETED_MODELS", "nowhere")
     with pytest.raises(BudgetedError, match="`budgeted run` makes it"):
         models.build("llava-tiny")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import comb
 
 from budgeted import streams
 from budgeted.bench.llava_costs import PAPER_MODEL, PAPER_TFLOPS, llava_costs
 from budgeted.budget import format_compute
 from budgeted.models.llava import SHAPES
 from budgeted.runs.config import RunConfig
+from budgeted.streams.entry import split_options
 
 POLICIES: dict[str, dict[str, str]] = {
     "none": {},
@@ -52,7 +54,7 @@ def drawn_questions(kind: str, freezing: str) -> RunConfig:
 
 def paper_questions(name: str, method: str) -> RunConfig:
     """As the paper has it: batches of two, one step for two samples, everything stored, five tasks in their order."""
-    samples = streams.info(name).train_size
+    samples = samples_of(name)
     return RunConfig(
         method=method,
         dataset=name,
@@ -69,10 +71,19 @@ def paper_questions(name: str, method: str) -> RunConfig:
     )
 
 
+def samples_of(dataset: str) -> int:
+    """Of a published set's stream; with `?items=every` a question for every three of seven pictures."""
+    name, options = split_options(dataset)
+    if options.get("items") != "every":
+        return streams.info(name).train_size
+    problems = streams.info(f"{name.rpartition('-')[0]}-ca").train_size
+    return problems * comb(7, 3) * (2 if name.endswith("-pn") else 1)
+
+
 def priced(config: RunConfig) -> str:
     """What a run at the size of the paper executes with nothing frozen, without its weights or data."""
     info = streams.info(config.dataset)
-    steps = int(info.train_size * (config.iterations or 1))
+    steps = int(samples_of(config.dataset) * (config.iterations or 1))
     tokens = info.pictures * SHAPES[config.network].tokens_of_a_picture + len(info.longest_text) // BYTES_OF_A_TOKEN
     costs = llava_costs(config.network, tokens=tokens, pictures=info.pictures)
     whole = costs.step.total.real * config.batch_size * steps
@@ -80,7 +91,7 @@ def priced(config: RunConfig) -> str:
     return (
         f"{config.dataset}: {steps:,} steps of {config.batch_size} samples of about {tokens:,} tokens execute "
         f"{format_compute(whole, 'real')} with nothing frozen ({again:.2f} times that with gradient checkpointing), "
-        f"about {whole / RATE / 3600:.0f} hours at {RATE / 1e12:.0f} TFLOP/s; a sample is "
+        f"about {whole / RATE / 3600:.1f} hours at {RATE / 1e12:.0f} TFLOP/s; a sample is "
         f"{info.nbytes_per_sample / 1e6:.2f} MB raw, codec `pictures` keeps each picture once"
     )
 

@@ -240,9 +240,9 @@ def bongard_drawn() -> Recipe:
     )
 
 
-def bongard_paper(name: str, title: str) -> Recipe:
+def bongard_paper(name: str, title: str, items: str = "") -> Recipe:
     """Needs the weights, the pictures and a GPU; the adaptive policy under Vanilla is the method `al`."""
-    configs = [paper_questions(f"{name}-{kind}", method) for kind in KINDS for method in ("vanilla", "al")]
+    configs = [paper_questions(f"{name}-{kind}{items}", method) for kind in KINDS for method in ("vanilla", "al")]
     runs = over_seeds(configs, (1, 2, 3))
     return Recipe(f"The paper's table of {title}: LLaVA-1.5-7B with LoRA, with and without aL.", runs, paper_prices)
 
@@ -295,7 +295,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "screening": screened_parts,
     "bongard-drawn": bongard_drawn,
     "bongard-hoi": lambda: bongard_paper("bongard-hoi", "Bongard-HOI"),
-    "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld"),
+    "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld", "?items=every"),
     "codecs-5000": partial(codecs_on, 5_000, (1, 2, 3)),
     "codecs-10000": partial(codecs_on, 10_000, (1, 2)),
     "codecs-50000": partial(codecs_on, 50_000, (1,)),

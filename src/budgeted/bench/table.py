@@ -153,7 +153,7 @@ def cells(groups: Sequence[Group], ddof: int, style: str) -> list[list[str]]:
                 ranked["a_auc"][group.label].cell(style, 2, 100),
                 ranked["a_last"][group.label].cell(style, 2, 100),
                 format_mean_sd(summarise(forgetting, ddof), 2, 100, PLUS_MINUS[style]) if forgetting else "-",
-                f"{float(np.mean(group.values('slots'))):.0f}",
+                f"{float(np.mean(group.values('slots'))):.0f}" if group.values("slots") else "all",
                 f"{float(np.mean(group.values('iterations'))):.0f}",
                 format_compute(round(float(np.mean(group.spent("paper")))), "paper"),
                 format_compute(round(float(np.mean(group.spent("real")))), "real"),

@@ -86,6 +86,11 @@ class Parts:
     def network(self, model: nn.Module, device: torch.device) -> Network:
         """A model at work for this learner, on the footing of every other; a method may ask for one more."""
         learner, own = self.learner, self.own
+        if learner.problem.own_loss and not learner.method.plain():
+            raise BudgetedError(
+                f"method {learner.method.name!r} has a loss of its own over the logits of classes, and "
+                f"{type(learner.problem).__name__} has the model's: choose vanilla, al or er"
+            )
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
         optimizer = make_optimizer(own, model)

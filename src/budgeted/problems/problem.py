@@ -11,7 +11,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -33,6 +33,8 @@ class Problem(Keeps, ABC):
     """how many keys there will be, if known: their bytes are reserved; if not, slots are given up as they come"""
     samples: int | None = None
     """length of the stream, if known"""
+    own_loss: ClassVar[bool] = False
+    """whether the loss is made inside the model, so that no method can have another"""
 
     @cached_property
     def keys(self) -> list[Any]:

@@ -50,6 +50,8 @@ class QuestionSettings:
 class Questions(Problem):
     """Questions over several pictures, answered in words: right by the choice that is named, or by the sentence."""
 
+    own_loss = True
+
     def __init__(
         self,
         processor: Any,

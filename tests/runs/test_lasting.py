@@ -49,8 +49,9 @@ def run_with(name: str, stream: str, folder: Path, **more: Any) -> tuple[dict[st
 
 
 def off(name: str, stream: str) -> float:
-    """How far a plan may be from a run: what these two find in their memory is a matter of what was learned."""
-    return 0.04 if (name, stream) in (("aser", "disjoint"), ("rm", "disjoint")) else 0.01
+    """How far a plan may be from a run. What ASER draws from 40 slots is a matter of the order in which classes come:
+    runs of three seeds on a Gaussian stream spend up to 2.8 % more or less than their mean, which the plan meets."""
+    return 0.03 if (name, stream) == ("aser", "gaussian") else 0.01
 
 
 def last_step_at(steps: list[int]) -> int:
@@ -70,7 +71,25 @@ def test_a_plan_is_what_a_run_spends(name: str, stream: str, tmp_path: Path) -> 
         for purpose, cost in plan.per_step.items() if off(name, stream) == 0.01 else ():
             if cost.real * plan.steps > 0.02 * plan.spent.real:
                 assert summary["spent_on"][purpose][1] == pytest.approx(cost.real * plan.steps, rel=0.05), purpose
-    assert summary["spent"]["real"] < 1.01 * plan.spent.real
+    assert summary["spent"]["real"] < (1 + off(name, stream)) * plan.spent.real
+
+
+@pytest.mark.parametrize("slots", [40, 120])
+def test_a_plan_of_aser_is_what_runs_of_several_seeds_spend_in_the_mean(slots: int, tmp_path: Path) -> None:
+    """With features all alike its memory never took in a new class: at 120 slots the plan was 17 % too low."""
+    info = streams.info("digits")
+    plan = make_plan(
+        METHODS["aser"], info, "mlp", settings=RunConfig(method="aser").build_settings(info.flips), samples=160,
+        slots=slots, budget=Budget(), iterations=1.0, stream="disjoint", eval_every=EVERY, seed=1,
+    )  # fmt: skip
+    spent = []
+    for seed in (1, 2, 3):
+        config = RunConfig(
+            method="aser", stream="disjoint", model="mlp", limit=160, slots=slots, iterations=1.0, seed=seed,
+            eval_every=EVERY, eval_samples=10, checkpoint_every=160,
+        )  # fmt: skip
+        spent.append(runs.start(config, tmp_path / str(seed))["spent"]["real"])
+    assert plan.spent.real == pytest.approx(float(np.mean(spent)), rel=0.02)
 
 
 @pytest.mark.parametrize(("name", "stream"), CASES)
@@ -94,7 +113,9 @@ def test_steps_are_even_over_the_stream(name: str, savings: bool, tmp_path: Path
     fifths = np.diff([0, *steps[SAMPLES // 5 - 1 :: SAMPLES // 5]])
     assert len(fifths) == 5
     assert max(fifths) - min(fifths[:4]) <= 1
-    assert fifths[4] >= fifths[0] - 1 - 0.01 * SAMPLES  # a plan may be off by as much, and the compute spent sooner
+    assert (
+        fifths[4] >= fifths[0] - 1 - off(name, "gaussian") * SAMPLES
+    )  # a plan may be off by as much, and the compute spent sooner
 
 
 @pytest.mark.parametrize("freezing", POLICIES)

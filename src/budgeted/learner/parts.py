@@ -68,6 +68,7 @@ class Parts:
 
     account: type[Account] = Account
     network_type: type[Network] = Network
+    memory_type: type[Memory] = Memory
     alike = False
     """whether the memory keeps one sample for all"""
 
@@ -147,9 +148,9 @@ class Parts:
         if codec.varying:
             if learner.slots is not None:
                 raise BudgetedError(f"codec {learner.method.codec!r} stores differing sizes: give bytes, no slots")
-            return Memory(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
+            return self.memory_type(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
-        return Memory(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
+        return self.memory_type(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
     def _policy(self) -> FreezingPolicy:
         name, given = self.learner.method.freezing, dict(self.learner.settings.freezing)

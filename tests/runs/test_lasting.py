@@ -74,22 +74,19 @@ def test_a_plan_is_what_a_run_spends(name: str, stream: str, tmp_path: Path) -> 
     assert summary["spent"]["real"] < (1 + off(name, stream)) * plan.spent.real
 
 
-@pytest.mark.parametrize("slots", [40, 120])
-def test_a_plan_of_aser_is_what_runs_of_several_seeds_spend_in_the_mean(slots: int, tmp_path: Path) -> None:
-    """With features all alike its memory never took in a new class: at 120 slots the plan was 17 % too low."""
-    info = streams.info("digits")
+def test_the_memory_that_aser_is_rehearsed_with_takes_in_new_classes(tmp_path: Path) -> None:
+    """With features all alike it never did: at 120 slots the plan was 17 % too low."""
+    info, slots = streams.info("digits"), 120
     plan = make_plan(
-        METHODS["aser"], info, "mlp", settings=RunConfig(method="aser").build_settings(info.flips), samples=160,
+        METHODS["aser"], info, "mlp", settings=RunConfig(method="aser").build_settings(info.flips), samples=SAMPLES,
         slots=slots, budget=Budget(), iterations=1.0, stream="disjoint", eval_every=EVERY, seed=1,
     )  # fmt: skip
-    spent = []
-    for seed in (1, 2, 3):
-        config = RunConfig(
-            method="aser", stream="disjoint", model="mlp", limit=160, slots=slots, iterations=1.0, seed=seed,
-            eval_every=EVERY, eval_samples=10, checkpoint_every=160,
-        )  # fmt: skip
-        spent.append(runs.start(config, tmp_path / str(seed))["spent"]["real"])
-    assert plan.spent.real == pytest.approx(float(np.mean(spent)), rel=0.02)
+    config = RunConfig(
+        method="aser", stream="disjoint", model="mlp", limit=SAMPLES, slots=slots, iterations=1.0, eval_every=EVERY,
+        eval_samples=10, checkpoint_every=SAMPLES,
+    )  # fmt: skip
+    summary = runs.start(config, tmp_path / "run")
+    assert plan.spent.real == pytest.approx(summary["spent"]["real"], rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "stream"), CASES)

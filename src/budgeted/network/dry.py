@@ -1,8 +1,8 @@
 """A network that is charged for everything as if it ran, and runs nothing: for a rehearsal of what a stream will cost.
 
 Outputs and gradients are zeros of the right shapes. Features are noise around a place for every class, as of a network
-that has learned something: what is chosen by them, and so what choosing costs the next time, depends on them. Prices are
-those of the model as it was given: its head is not grown, or every new row would be traced anew.
+that has learned something: what is chosen by them, and so what choosing costs the next time, depends on them. Prices
+are those of the model as it was given: its head is not grown, or every new row would be traced anew.
 """
 
 from __future__ import annotations

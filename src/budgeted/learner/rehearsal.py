@@ -263,7 +263,7 @@ class _DryParts(Parts):
             network.marks = samples.flatten(1)[:, 0].long() if isinstance(samples, Tensor) else None
             return nothing(length(samples))
 
-        problem.inputs = inputs  # type: ignore[method-assign, assignment]
+        problem.inputs = inputs  # type: ignore[method-assign]
         return network
 
 

@@ -50,11 +50,10 @@ def run_with(name: str, stream: str, folder: Path, **more: Any) -> tuple[dict[st
 
 
 def off(name: str, stream: str) -> float:
-    """How far a plan may be from a run: what two find in their memory is a matter of what was learned; X-DER's steps
-    cost a fifth when the last classes have come, which a plan without the data knows to a few samples."""
-    if (name, stream) == LATE:
-        return 0.02
-    return 0.04 if (name, stream) in (("aser", "disjoint"), ("rm", "disjoint")) else 0.01
+    """How far a plan may be from a run. What ASER draws from 40 slots is a matter of the order in which classes come:
+    runs of three seeds on a Gaussian stream spend up to 2.8 % more or less than their mean, which the plan meets. X-DER's
+    steps cost a fifth when the last classes have come, which a plan without the data knows to a few samples."""
+    return {("aser", "gaussian"): 0.03, LATE: 0.02}.get((name, stream), 0.01)
 
 
 def last_step_at(steps: list[int]) -> int:
@@ -74,7 +73,22 @@ def test_a_plan_is_what_a_run_spends(name: str, stream: str, tmp_path: Path) -> 
         for purpose, cost in plan.per_step.items() if off(name, stream) == 0.01 else ():
             if cost.real * plan.steps > 0.02 * plan.spent.real:
                 assert summary["spent_on"][purpose][1] == pytest.approx(cost.real * plan.steps, rel=0.05), purpose
-    assert summary["spent"]["real"] < (1.02 if (name, stream) == LATE else 1.01) * plan.spent.real
+    assert summary["spent"]["real"] < (1 + off(name, stream)) * plan.spent.real
+
+
+def test_the_memory_that_aser_is_rehearsed_with_takes_in_new_classes(tmp_path: Path) -> None:
+    """With features all alike it never did: at 120 slots the plan was 17 % too low."""
+    info, slots = streams.info("digits"), 120
+    plan = make_plan(
+        METHODS["aser"], info, "mlp", settings=RunConfig(method="aser").build_settings(info.flips), samples=SAMPLES,
+        slots=slots, budget=Budget(), iterations=1.0, stream="disjoint", eval_every=EVERY, seed=1,
+    )  # fmt: skip
+    config = RunConfig(
+        method="aser", stream="disjoint", model="mlp", limit=SAMPLES, slots=slots, iterations=1.0, eval_every=EVERY,
+        eval_samples=10, checkpoint_every=SAMPLES,
+    )  # fmt: skip
+    summary = runs.start(config, tmp_path / "run")
+    assert plan.spent.real == pytest.approx(summary["spent"]["real"], rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "stream"), CASES)
@@ -99,7 +113,9 @@ def test_steps_are_even_over_the_stream(name: str, savings: bool, tmp_path: Path
     fifths = np.diff([0, *steps[SAMPLES // 5 - 1 :: SAMPLES // 5]])
     assert len(fifths) == 5
     assert max(fifths) - min(fifths[:4]) <= 1
-    assert fifths[4] >= fifths[0] - 1 - 0.01 * SAMPLES  # a plan may be off by as much, and the compute spent sooner
+    assert (
+        fifths[4] >= fifths[0] - 1 - off(name, "gaussian") * SAMPLES
+    )  # a plan may be off by as much, and the compute spent sooner
 
 
 @pytest.mark.parametrize("freezing", POLICIES)

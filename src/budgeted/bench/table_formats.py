@@ -45,6 +45,12 @@ def terminal(groups: Sequence[Group], console: Console, ddof: int = 1, against: 
     found = comparisons(groups, against)
     if found:
         console.print(_tests(found, against))
+        corrected = "; ".join(
+            f"{test.other if against is None else test.one} {test.holm[0]:.3g}"
+            + ("" if test.holm[1] is None else f" and {test.holm[1]:.3g}")
+            for test in found
+        )
+        console.print(f"p Welch and paired over all tests here (Holm): {corrected}", highlight=False, markup=False)
 
 
 def _tests(found: Sequence[Test], against: str | None) -> Table:
@@ -52,7 +58,7 @@ def _tests(found: Sequence[Test], against: str | None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left")
     table.title = f"A_AUC, {found[0].one if against is None else 'each'} against {against or 'each'}"
     table.add_column("")
-    for name in ("points", "p Welch", "p paired", "95 % by seed", "Holm", "seeds to tell"):
+    for name in ("points", "p Welch", "p paired", "95 % by seed", "seeds to tell"):
         table.add_column(name, justify="right", no_wrap=True)
     for test in found:
         told = test.welch.p_value < LEVEL or (test.paired is not None and test.paired.p_value < LEVEL)
@@ -63,7 +69,6 @@ def _tests(found: Sequence[Test], against: str | None) -> Table:
             f"{test.welch.p_value:.3g}",
             "-" if test.paired is None else f"{test.paired.p_value:.3g}",
             "-" if test.paired is None else f"{low:+.2f} … {high:+.2f}",
-            f"{test.holm[0]:.2g}" if test.holm[1] is None else f"{test.holm[0]:.2g}, {test.holm[1]:.2g}",
             "" if told else _seeds(test),
             style=None if told else "dim",
         )

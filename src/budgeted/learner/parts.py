@@ -76,6 +76,7 @@ class Parts:
 
     account: type[Account] = Account
     network_type: type[Network] = Network
+    memory_type: type[Memory] = Memory
     alike = False
     """whether the memory keeps one sample for all"""
 
@@ -159,11 +160,11 @@ class Parts:
         if codec.varying:
             if learner.slots is not None:
                 raise BudgetedError(f"codec {learner.method.codec!r} stores differing sizes: give bytes, no slots")
-            return Memory(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
+            return self.memory_type(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
         if slots is not None and learner.budget.bytes is not None:  # no room is taken that must be given back at once
             slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*codec.columns(sample), *beside))))
-        return Memory(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
+        return self.memory_type(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
     def _rates(self, optimizer: Optimizer) -> Rates | None:
         compute = self.learner.budget.compute

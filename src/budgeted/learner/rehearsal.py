@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from budgeted.budget import NOTHING, Cost, Ledger, Purpose, total
@@ -25,8 +25,12 @@ from budgeted.budget.account import Account
 from budgeted.learner.learner import Learner
 from budgeted.learner.parts import Parts
 from budgeted.network import Inputs, Network
-from budgeted.network.dry import DryNetwork
+from budgeted.network.dry import CLASSES, DryNetwork
+from budgeted.problems import Sample
 from budgeted.problems.batches import length
+from budgeted.replay import Memory
+from budgeted.replay.membership import Slots
+from budgeted.replay.memory import Batch
 
 _PARTS = 40  # of the stream: steps are run in the middle of each
 _STEPS = 20  # so many at least: methods do something in every tenth step
@@ -107,7 +111,8 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
         if learner.method.trains and not until and arrived > (len(of_parts) + begins) * count / parts:
             before, until = (learner.steps, dict(tally.of_steps)), learner.steps + _STEPS
             learner.iterations = 1.0
-        learner.learn(sample, label)
+        known = learner.problem.row(label)
+        learner.learn(_marked(sample, len(learner.problem.keys) if known is None else known), label)
         if until and (learner.steps >= until or arrived == count):
             learner.iterations, until = 0.0, 0
             learner.pace.reset()
@@ -126,6 +131,15 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
         of_parts = [anywhere or learner.network.nominal(learner.batch_size)] * parts
     on: dict[Purpose, Cost] = {p: c - tally.of_steps.get(p, NOTHING) for p, c in learner.ledger.spent_on.items()}
     return Rehearsed(_mean(of_parts), on, tuple(total(each.values()) for each in of_parts), tuple(beside))
+
+
+def _marked(sample: Sample, row: int) -> Sample:
+    """The sample of a class: its first number says which."""
+    if not isinstance(sample, Tensor) or sample.ndim == 0:
+        return sample
+    found = sample.clone()
+    found.view(-1)[0] = row % CLASSES
+    return found
 
 
 def _mean_since(before: _Spent, after: _Spent) -> dict[Purpose, Cost]:
@@ -212,11 +226,22 @@ class _LookingParts(Parts):
     account = _Looks
 
 
+class _MarkedMemory(Memory):
+    """Its samples, which are all alike, tell their classes."""
+
+    def gather(self, slots: Slots) -> Batch:
+        found = super().gather(slots)
+        if isinstance(found.samples, Tensor):
+            found.samples.flatten(1)[:, 0] = (found.labels % CLASSES).to(found.samples.dtype)
+        return found
+
+
 class _DryParts(Parts):
     """A network that runs nothing, a memory without pixels."""
 
     account = _Tally
     network_type = DryNetwork
+    memory_type = _MarkedMemory
     alike = True
 
     def network(self, model: nn.Module, device: torch.device) -> Network:
@@ -227,5 +252,12 @@ class _DryParts(Parts):
             made: Inputs = pytree.tree_map(lambda each: torch.zeros_like(each, device=device), problem.example(count))
             return made
 
-        problem.inputs = lambda samples, generator=None: nothing(length(samples))  # type: ignore[method-assign]
-        return super().network(model, device)
+        network = super().network(model, device)
+        assert isinstance(network, DryNetwork)
+
+        def inputs(samples: Sample, generator: np.random.Generator | None = None) -> Inputs:
+            network.marks = samples.flatten(1)[:, 0].long() if isinstance(samples, Tensor) else None
+            return nothing(length(samples))
+
+        problem.inputs = inputs  # type: ignore[method-assign]
+        return network

@@ -1,7 +1,8 @@
 """A network that is charged for everything as if it ran, and runs nothing: for a rehearsal of what a stream will cost.
 
-Outputs, features and gradients are zeros of the right shapes. Prices are those of the model as it was given: its head
-is not grown, or every new row would be traced anew.
+Outputs and gradients are zeros of the right shapes. Features are noise around a place for every class, as of a network
+that has learned something: what is chosen by them, and so what choosing costs the next time, depends on them. Prices
+are those of the model as it was given: its head is not grown, or every new row would be traced anew.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from budgeted.network.network import LOSS, Inputs, Network, _count, _given, _key
 from budgeted.network.sampled_gradients import SampledStep
 
 T = TypeVar("T")
+CLASSES = 256
+"""that features can tell apart; more share a place"""
+_APART = 8.0  # how much further two samples of differing classes are, in standard deviations of a distance
 
 
 class DryNetwork(Network):
@@ -31,6 +35,9 @@ class DryNetwork(Network):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self.rows = 0  # of the head, as far as it would have grown
+        self.marks: Tensor | None = None  # classes of the latest inputs, if they are known
+        self._noise = torch.Generator().manual_seed(0)
+        self._places: Tensor | None = None  # of the classes, in the space of features
         self._results: dict[tuple[object, ...], Any] = {}
         self._ran: list[tuple[Any, Inputs]] = []  # outputs and inputs of the step's forwards
         self._read: dict[int, tuple[SampledStep, int]] = {}
@@ -118,8 +125,12 @@ class DryNetwork(Network):
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
-        self.account.charge(purpose, self.price_of(_count(inputs), like=inputs))
-        return torch.zeros(_count(inputs), self.linear_head.in_features)
+        count, size = _count(inputs), self.linear_head.in_features
+        self.account.charge(purpose, self.price_of(count, like=inputs))
+        if self._places is None:
+            self._places = (2 * _APART**2 / size) ** 0.25 * torch.randn(CLASSES, size, generator=self._noise)
+        found = torch.randn(count, size, generator=self._noise)
+        return found if self.marks is None or len(self.marks) != count else found + self._places[self.marks]
 
     def outputs_of_part(self, purpose: Purpose, part: nn.Module, inputs: Tensor) -> Tensor:
         self.account.charge(purpose, self.price_of_part(part, inputs))
@@ -141,8 +152,10 @@ class DryNetwork(Network):
         return 0.0
 
     def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
-        """What was met before gives what it gave then."""
+        """What was met before gives what it gave then; but a tensor may decide something, so it is made anew."""
         key = _key(purpose, function, given)
+        if isinstance(self._results.get(key), Tensor):
+            return super().run(purpose, function, *given)
         if key not in self._known:
             self._results[key] = super().run(purpose, function, *given)
         else:

@@ -51,8 +51,8 @@ def run_with(name: str, stream: str, folder: Path, **more: Any) -> tuple[dict[st
 
 def off(name: str, stream: str) -> float:
     """How far a plan may be from a run. What ASER draws from 40 slots is a matter of the order in which classes come:
-    runs of three seeds on a Gaussian stream spend up to 2.8 % more or less than their mean, which the plan meets. X-DER's
-    steps cost a fifth when the last classes have come, which a plan without the data knows to a few samples."""
+    runs of three seeds on a Gaussian stream spend up to 2.8 % more or less than their mean, which the plan meets.
+    X-DER's steps cost a fifth when the last classes have come, which a plan without the data knows to a few samples."""
     return {("aser", "gaussian"): 0.03, LATE: 0.02}.get((name, stream), 0.01)
 
 

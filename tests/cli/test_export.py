@@ -15,6 +15,7 @@ from budgeted import models, streams
 from budgeted.errors import BudgetedError
 from budgeted.learner.evaluate import fixed_subset
 from budgeted.learner.saving import export
+from budgeted.methods import Method
 from budgeted.runs.trained import Trained, trained
 from tests.cli.small import MEMORY, QUICK
 from tests.command_line import Capture, refused, said
@@ -81,10 +82,11 @@ def test_what_is_more_than_a_model_is_not_handed_on(
     learned: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A correction that is no scale and shift by class cannot be written into the file: it is refused."""
-    monkeypatch.setattr(type(learned.learner.method), "corrected", lambda self, logits: logits**2 + 1)
+    plain = Method.respond
+    monkeypatch.setattr(Method, "respond", lambda self, *given: plain(self, *given) ** 2 + 1)
     with pytest.raises(BudgetedError, match="answers otherwise than the learner"):
         export(learned.learner, tmp_path / "model")
-    monkeypatch.setattr(type(learned.learner.method), "corrected", lambda self, logits: 2 * logits + 1)
+    monkeypatch.setattr(Method, "respond", lambda self, *given: 2 * plain(self, *given) + 1)
     export(learned.learner, tmp_path / "model", "torch")
     assert not (tmp_path / "other").exists()
 

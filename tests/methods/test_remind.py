@@ -134,7 +134,7 @@ def test_logits_and_loss_of_a_step_are_the_hand_written_ones(monkeypatch: pytest
 
     def comparing(step: Step, logits: Tensor) -> Tensor:
         found = own_loss(step, logits)
-        share, others = method._mixed
+        share, others = method.mix
         by_hand = rest_by_hand(model, step.inputs, training=True)
         torch.testing.assert_close(logits, by_hand, rtol=1e-3, atol=1e-4)
         single = F.cross_entropy(by_hand, step.labels, reduction="none")

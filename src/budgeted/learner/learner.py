@@ -27,16 +27,16 @@ from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_withou
 from budgeted.learner.events import Events, Listener
 from budgeted.learner.generators import Generators
 from budgeted.learner.given import Data, budget_of, facts_of, model_of
+from budgeted.learner.holding import AsGiven, hold_otherwise
 from budgeted.learner.lent import Lends, StepRecord
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
-from budgeted.methods import Method, Step
+from budgeted.methods import Holding, Method, Step
 from budgeted.network import Inputs
 from budgeted.problems import Sample
 from budgeted.problems.batches import at, joined, stacked
 from budgeted.replay import Considers
-from budgeted.replay.column import LABEL
 from budgeted.replay.selection import store
 
 
@@ -94,6 +94,7 @@ class Learner(Lends):
         self.batch_size = self.settings.learner.batch_size
         self.stream_batch = int(self.batch_size * self.method.stream_share)
         self.parts = parts(self)
+        self.holding: Holding = AsGiven(self.problem)
         model = self.method.model(model, self.problem.example(2))
         self.network = self.parts.network(model, torch.device(device))
         self.refuse_undeclared(getattr(self.network.head, "out_features", 0))
@@ -131,7 +132,7 @@ class Learner(Lends):
             sample = self.method.admits(sample, row)
             if sample is None:
                 return  # the steps that it was due are run with the next sample
-            sample = self.method.held(sample)
+            sample = self.holding.held(sample)
             if self.stream_batch:
                 self.waiting.append((sample, row))
                 if len(self.waiting) == self.stream_batch * self.method.choices:
@@ -221,7 +222,7 @@ class Learner(Lends):
             if len(rows):
                 samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
             share = self.arrived / self.problem.samples if self.problem.samples else None
-            inputs = self.method.inputs(samples, self.generators["augmentation"], len(rows))
+            inputs = self.holding.inputs(samples, self.generators["augmentation"], len(rows))
             inputs = self.problem.sized(self.network, inputs, share)
             step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns, samples)
 
@@ -316,21 +317,15 @@ class Learner(Lends):
             self.events.tell("new class", label=key)
         return row
 
-    def hold_otherwise(self, convert: Callable[[Sample], Sample]) -> None:
-        """Samples have other columns from now on: what is stored and what waits is converted, in the same bytes."""
-        old = self.memory
-        new = self.parts.memory(None if old.capacity is None else old.nbytes())
-        leaving = 0 if new.capacity is None else len(old) - new.capacity
-        if leaving > 0:
-            old.evict(self.selection.give_up(old, leaving, self.generators["selection"]).tolist())
-        if len(old):
-            stored = old.gather(np.arange(len(old)))
-            hosted = {c.name: torch.from_numpy(old.host(c.name).copy()) for c in old.columns if c.host}
-            hosted.pop(LABEL)
-            new.extend(convert(stored.samples), old.labels, **stored.columns, **hosted)
-        self.waiting = [(self.method.held(sample), row) for sample, row in self.waiting]
-        self._stacked, self.memory = None, new
-        new.watch(self.retrieval)
+    def hold(self, holding: Holding, convert: Callable[[Sample], Sample]) -> None:
+        """Samples are held otherwise from now on; what is stored is converted."""
+        before, self.holding = self.holding, holding
+        try:
+            hold_otherwise(self, convert)
+        except BaseException:
+            self.holding = before
+            raise
+        self._stacked = None
 
     def _offer(self, samples: list[tuple[Sample, int]], places: Sequence[int | None]) -> None:
         """Offer samples to the memory; a selection that decides on them together looks first."""

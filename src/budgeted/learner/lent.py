@@ -23,7 +23,7 @@ from budgeted.learner.generators import Generators
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts
 from budgeted.learner.settings import Settings
-from budgeted.methods import Method
+from budgeted.methods import Holding, Method
 from budgeted.models.initialise import DRAWN, draw
 from budgeted.network import Inputs, Network
 from budgeted.problems import Problem, Sample
@@ -65,6 +65,7 @@ class Lends:
     slots: int | None
     model_name: str | None
     events: Events
+    holding: Holding
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # another thread may predict at any moment
@@ -85,7 +86,7 @@ class Lends:
                 if self.memory.codec.everywhere:
                     chunk = self.memory.codec.passed(chunk)
                 found.append(self.method.respond(self.model, self.problem.inputs(chunk)))
-            return self.method.corrected(joined(found))
+            return joined(found)
 
     def logits(self, images: Any) -> Tensor:
         """Logits of a batch or a list of samples over the classes seen so far, in the order of `class_labels`."""
@@ -281,7 +282,7 @@ class Lends:
     def inputs_of(self, samples: Sample, *, augment: bool = False) -> Any:
         """What the model is called with for samples; varied as in training if asked."""
         self.charge_codec()
-        return self.method.inputs(samples, self.generators["technique"] if augment else None, length(samples))
+        return self.holding.inputs(samples, self.generators["technique"] if augment else None, length(samples))
 
     def answers(
         self, purpose: Purpose, samples: Sample, *, augment: bool = False, as_predicted: bool = False

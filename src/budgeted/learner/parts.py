@@ -152,7 +152,7 @@ class Parts:
     def memory(self, limit: int | None = None) -> Memory:
         """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""
         learner = self.learner
-        sample, classes = learner.method.held_as(learner.problem.columns()), learner.problem.classes
+        sample, classes = learner.holding.columns(), learner.problem.classes
         beside = (label_column(classes), *learner.method.columns(classes), *learner.retrieval.columns)
         columns = (*sample, *beside)
         codec = make_codec(learner.method.codec, learner.settings.codec)

@@ -6,9 +6,10 @@ import importlib
 from typing import Any
 
 from budgeted.errors import BudgetedError
+from budgeted.methods.lent import Holding
 from budgeted.methods.method import METHODS, Method, Named, Step
 
-__all__ = ["METHODS", "Method", "Named", "Step", "ccl_dc_over", "lider_over", "method"]
+__all__ = ["METHODS", "Holding", "Method", "Named", "Step", "ccl_dc_over", "lider_over", "method"]
 
 # importing a file registers what is in it; this is the order of lists
 _FILES = (

@@ -32,12 +32,12 @@ Cost: a forward of the old model in every step once it teaches; the fit. Bytes: 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from budgeted.errors import BudgetedError
 from budgeted.methods.bias import IDENTITY, Correction, fit
@@ -143,8 +143,8 @@ class BiasCorrection(Method):
             logits = self.learner.answers("evaluation_training", samples, as_predicted=True)[:, :seen]
             self._correction = network.run_once("evaluation_training", fit, logits, labels, first, self.decay)
 
-    def corrected(self, logits: Tensor) -> Tensor:
-        return self._correction(logits)
+    def respond(self, model: nn.Module, inputs: Any) -> Tensor:
+        return self._correction(super().respond(model, inputs))
 
 
 def _softened(answers: Tensor, correction: Correction, old: int, rows: int, temperature: float) -> Tensor:

@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from torch import Tensor
 
 from budgeted.budget import Purpose
 from budgeted.network import Network
 from budgeted.problems import Problem
+from budgeted.replay import Column
 from budgeted.replay.lent import Lent
 
 T = TypeVar("T")
+
+
+class Holding(Protocol):
+    """What the learner holds of a sample, and what the model is called with for it."""
+
+    def columns(self) -> tuple[Column, ...]:
+        """What one is made of, by name, shape and type."""
+
+    def held(self, sample: Any) -> Any:
+        """Of a sample that has arrived."""
+
+    def inputs(self, samples: Any, generator: np.random.Generator | None, new: int) -> Any:
+        """What the model is called with for a batch, the first `new` of the stream; with a generator, varied."""
 
 
 class LentToMethod(Lent, Protocol):
@@ -27,9 +42,9 @@ class LentToMethod(Lent, Protocol):
     def arrived(self) -> int:
         """Samples so far, with the one that is being taken."""
 
-    def hold_otherwise(self, convert: Callable[[Any], Any]) -> None:
-        """Samples have other columns from now on (`Method.held_as`): what is stored and what waits is converted, in the
-        same bytes; what has no room leaves."""
+    def hold(self, holding: Holding, convert: Callable[[Any], Any]) -> None:
+        """Samples are held as something else from now on: what is stored and what waits is converted, in the same
+        bytes; what has no room leaves."""
 
     @property
     def spent_up(self) -> bool:

@@ -18,11 +18,10 @@ does not define itself. What is kept between steps is declared in `kept`, what i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -139,32 +138,14 @@ class Method(Keeps):
         """What it keeps in every slot."""
         return ()
 
-    def held_as(self, sample: Sequence[Column]) -> tuple[Column, ...]:
-        """The columns of a sample as it is stored and trained on: those of the problem, unless `held` makes another
-        of it."""
-        return tuple(sample)
-
-    def held(self, sample: Any) -> Any:
-        """A sample that has arrived, as it is stored and trained on."""
-        return sample
-
-    def inputs(self, samples: Any, generator: np.random.Generator | None, new: int) -> Any:
-        """What the model is called with for samples, the first `new` of the stream; with a generator, varied for a
-        training step."""
-        return self.learner.problem.inputs(samples, generator)
-
     def begin(self, learner: LentToMethod) -> None:
         """The learner is built."""
         self.learner = learner
 
-    def withholds(self, sample: Tensor, row: int) -> bool:
-        """A sample has arrived: does the method keep it for itself, neither stored nor trained on?"""
-        return False
-
     def admits(self, sample: Any, row: int) -> Any | None:
         """What is stored and trained on for a sample that has arrived: itself, or one of the same class that it
         replaces in what the method keeps for itself; None: nothing."""
-        return None if self.withholds(sample, row) else sample
+        return sample
 
     def pick(self, samples: Any, rows: Tensor) -> Tensor:
         """Which of the samples that wait (uint8; rows of the head) are in this step: asked if there are too many, or
@@ -193,10 +174,6 @@ class Method(Keeps):
     def respond(self, model: nn.Module, inputs: Any) -> Any:
         """What predictions are made from, in evaluation mode: what the model says, or what several say."""
         return self.learner.problem.respond(model, inputs)
-
-    def corrected(self, logits: Tensor) -> Tensor:
-        """Logits as predictions are made from."""
-        return logits
 
     # -- growth ------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ the front for every sample that arrives, and steps of the rest alone. Bytes: cod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -70,28 +70,28 @@ class REMIND(Method):
     mixup: float = 0.1
     """lambda is drawn from Beta(mixup, mixup); 0 mixes nothing"""
     _over: bool = field(default=False, init=False)  # is the base behind?
-    _mixed = (1.0, np.zeros(0, np.int64))  # lambda of the step under way, and whom each replayed one is mixed with
+    mix = (1.0, np.zeros(0, np.int64))  # lambda of the step under way, and whom each replayed one is mixed with
 
     def model(self, model: nn.Module, example: Any) -> nn.Module:
         return FrontAndRest(model, example, self.trained_blocks, self.codebooks)
 
     @property
-    def _model(self) -> FrontAndRest:
+    def split(self) -> FrontAndRest:
         found = self.learner.network.model
         assert isinstance(found, FrontAndRest)
         return found
 
     # -- the end of the base -----------------------------------------------------------------------------------
 
-    def withholds(self, sample: Tensor, row: int) -> bool:
+    def admits(self, sample: Tensor, row: int) -> Tensor | None:
         """The moment at which the base may be over; afterwards, what cannot be paid for cannot be stored."""
         learner, length = self.learner, self.learner.problem.samples
         if not self._over and length is not None and learner.arrived > self.base_share * length:
             self.end_base()
-        if not self._over or learner.affords(learner.network.price_of_part(self._model.front, sample[None])):
-            return False
+        if not self._over or learner.affords(learner.network.price_of_part(self.split.front, sample[None])):
+            return sample
         learner.end_training()
-        return True
+        return None
 
     def end_task(self) -> None:
         if not self._over and self.learner.problem.samples is None:
@@ -103,7 +103,7 @@ class REMIND(Method):
             return
         self._over = True
         try:
-            self.learner.hold_otherwise(self._learn_codes)
+            self.learner.hold(Codes(self), self._learn_codes)
         except BudgetedError as error:
             self._over = False
             if not isinstance(error, BudgetSpent):
@@ -114,67 +114,42 @@ class REMIND(Method):
 
     def _learn_codes(self, samples: Tensor) -> Tensor:
         """Codebooks for the features of what is stored, and its codes."""
-        features = self._features(samples)
-        vectors, quantiser = vectors_of(features), self._model.quantiser
+        features = self.features(samples)
+        vectors, quantiser = vectors_of(features), self.split.quantiser
         draws = self.learner.generator("technique")
         vectors = vectors[torch.from_numpy(draws.permutation(len(vectors))[: SIZE * _VECTORS])]
         centroids = drawn_from(vectors, quantiser.centroids, draws)
         for _ in range(_ITERATIONS):
             centroids = self.learner.run("forward", improved, vectors, centroids)
         quantiser.centroids.copy_(centroids)
-        return self._codes(features)
+        return self.codes(features)
 
     def _follow(self) -> None:
-        self._model.go_over()
-        self.learner.network.starts_from(self._model.example)
+        self.split.go_over()
+        self.learner.network.starts_from(self.split.example)
 
     def load_state(self, state: Mapping[str, Tensor], device: torch.device | str = "cpu") -> None:
         super().load_state(state, device)
         if self._over:
-            self.learner.hold_otherwise(self.held)
+            codes = Codes(self)
+            self.learner.hold(codes, codes.held)
             self._follow()
 
     # -- samples are codes -------------------------------------------------------------------------------------
 
-    def held_as(self, sample: Sequence[Column]) -> tuple[Column, ...]:
-        if not self._over:
-            return tuple(sample)
-        return (Column("codes", (*self._model.shape[1:], self._model.quantiser.parts), torch.uint8),)
-
-    def held(self, sample: Tensor) -> Tensor:
-        return self._codes(self._features(sample[None]))[0] if self._over else sample
-
-    def _features(self, samples: Tensor) -> Tensor:
+    def features(self, samples: Tensor) -> Tensor:
         inputs = self.learner.problem.inputs(samples)
         assert isinstance(inputs, Tensor)
-        return self.learner.network.outputs_of_part("forward", self._model.front, inputs)
+        return self.learner.network.outputs_of_part("forward", self.split.front, inputs)
 
-    def _codes(self, features: Tensor) -> Tensor:
-        return self.learner.run("forward", codes_of, features, self._model.quantiser.centroids).cpu()
+    def codes(self, features: Tensor) -> Tensor:
+        return self.learner.run("forward", codes_of, features, self.split.quantiser.centroids).cpu()
 
     # -- a training step ---------------------------------------------------------------------------------------
 
-    def inputs(self, samples: Any, generator: np.random.Generator | None, new: int) -> Any:
-        """Features from codes; in training cropped, and the replayed ones mixed."""
-        if not self._over:
-            return super().inputs(samples, generator, new)
-        run, centroids = self.learner.run, self._model.quantiser.centroids
-        features = run("forward", restored, samples.to(centroids.device), centroids)
-        if generator is None:
-            return features
-        if features.ndim == 4:
-            found = boxes(len(features), features.shape[2:], self.smallest_crop, generator)
-            down, across = (weights.to(features.device) for weights in weights_of(found, features.shape[2:]))
-            features = run("forward", resized, features, down, across)
-        self._mixed = (1.0, np.arange(len(features) - new))
-        if self.mixup and new < len(features):
-            self._mixed = float(generator.beta(self.mixup, self.mixup)), generator.permutation(len(features) - new)
-            features = run("forward", mixed, features, new, self._mixed[0], torch.from_numpy(self._mixed[1]))
-        return features
-
     def loss(self, step: Step, logits: Tensor) -> Tensor:
         """Of a mixed sample: lambda of its own label's, the rest of the other's."""
-        (share, others), own = self._mixed, super().loss
+        (share, others), own = self.mix, super().loss
         if not self._over or share == 1 or len(others) != len(step.labels) - step.new:
             return own(step, logits)
         loss, new, count = self.learner.problem.loss, step.new, len(step.labels)
@@ -186,6 +161,37 @@ class REMIND(Method):
             if not new
             else (new * loss(logits[:new], step.inputs, step.labels[:new]) + (count - new) * found) / count
         )
+
+
+class Codes:
+    """Samples as codes of what the front makes of them."""
+
+    def __init__(self, method: REMIND) -> None:
+        self.method = method
+
+    def columns(self) -> tuple[Column, ...]:
+        model = self.method.split
+        return (Column("codes", (*model.shape[1:], model.quantiser.parts), torch.uint8),)
+
+    def held(self, sample: Tensor) -> Tensor:
+        return self.method.codes(self.method.features(sample[None]))[0]
+
+    def inputs(self, samples: Any, generator: np.random.Generator | None, new: int) -> Any:
+        """Features from codes; in training cropped, and the replayed ones mixed."""
+        method, run = self.method, self.method.learner.run
+        centroids = method.split.quantiser.centroids
+        features = run("forward", restored, samples.to(centroids.device), centroids)
+        if generator is None:
+            return features
+        if features.ndim == 4:
+            found = boxes(len(features), features.shape[2:], method.smallest_crop, generator)
+            down, across = (weights.to(features.device) for weights in weights_of(found, features.shape[2:]))
+            features = run("forward", resized, features, down, across)
+        method.mix = (1.0, np.arange(len(features) - new))
+        if method.mixup and new < len(features):
+            method.mix = float(generator.beta(method.mixup, method.mixup)), generator.permutation(len(features) - new)
+            features = run("forward", mixed, features, new, method.mix[0], torch.from_numpy(method.mix[1]))
+        return features
 
 
 def mixed(features: Tensor, new: int, share: float, others: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def test_the_pick_maximises_the_score_over_all_choices(model: str) -> None:
     assert sorted(choices.values())[-1] > sorted(choices.values())[-2] + 1e-4  # no other would do as well
     assert all(torch.equal(state[name], tensor) for name, tensor in learner.model.state_dict().items())
     learner.waiting, learner.picked = [*zip(images, labels.tolist(), strict=True)], picked.tolist()
-    learner._stacked = None
+    learner.stacked = None
     stored_before, learner.memory._slots = len(learner.memory), None
     learner.pace.reset()
     learner.flush()  # just those that were picked are offered, and a pick holds for its own samples alone

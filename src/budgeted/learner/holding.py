@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from budgeted.methods import Holding
 from budgeted.problems import Problem
 from budgeted.replay import Column
 from budgeted.replay.column import LABEL
@@ -36,8 +37,17 @@ class AsGiven:
         return self.problem.inputs(samples, generator)
 
 
-def hold_otherwise(learner: Learner, convert: Callable[[Any], Any]) -> None:
-    """What is stored and what waits becomes what the learner's new holding makes of it, in the same bytes."""
+def hold_otherwise(learner: Learner, holding: Holding, convert: Callable[[Any], Any]) -> None:
+    """Go over to another holding: what is stored is converted, what waits too, in the same bytes; all of it or none."""
+    before, learner.holding = learner.holding, holding
+    try:
+        _convert(learner, convert)
+    except BaseException:
+        learner.holding = before
+        raise
+
+
+def _convert(learner: Learner, convert: Callable[[Any], Any]) -> None:
     old = learner.memory
     new = learner.parts.memory(None if old.capacity is None else old.nbytes())
     leaving = 0 if new.capacity is None else len(old) - new.capacity
@@ -49,5 +59,5 @@ def hold_otherwise(learner: Learner, convert: Callable[[Any], Any]) -> None:
         hosted.pop(LABEL)
         new.extend(convert(stored.samples), old.labels, **stored.columns, **hosted)
     learner.waiting = [(learner.holding.held(sample), row) for sample, row in learner.waiting]
-    learner.memory = new
+    learner.memory, learner.stacked = new, None
     new.watch(learner.retrieval)

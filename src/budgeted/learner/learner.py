@@ -12,11 +12,10 @@ it, the network runs, the freezing decides and runs the backward, the optimizer 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +26,7 @@ from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_withou
 from budgeted.learner.events import Events, Listener
 from budgeted.learner.generators import Generators
 from budgeted.learner.given import Data, budget_of, facts_of, model_of
-from budgeted.learner.holding import AsGiven, hold_otherwise
+from budgeted.learner.holding import AsGiven
 from budgeted.learner.lent import Lends, StepRecord
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
@@ -109,7 +108,7 @@ class Learner(Lends):
         self.frozen_share = 0.0
         self.waiting: list[tuple[Sample, int]] = []  # samples of the stream, and their rows, for a full stream batch
         self.picked: list[int] | None = None  # of what waits, those in the latest step, if the method chose
-        self._stacked: tuple[Sample, Tensor] | None = None  # what waits, as a batch
+        self.stacked: tuple[Sample, Tensor] | None = None  # what waits, as a batch
         self.events = Events(self, on_event)
         self.method.begin(self)
         fit_slots(self)
@@ -155,7 +154,7 @@ class Learner(Lends):
             self.picked = None
             self._offer([self.waiting[place] for place in offered], offered if trained else [None] * len(offered))
             self.waiting.clear()
-            self._stacked = None
+            self.stacked = None
 
     def end_task(self) -> None:
         """Say that the stream goes over to other classes; most methods need not know."""
@@ -171,22 +170,9 @@ class Learner(Lends):
         """Measure what predictions go by, and let methods that train for an evaluation do so (BiC, GDumb); what is run
         is charged."""
         with self.working():
-            self._measure_norms()
+            self.measure_norms()
             self.paid(self.method.before_prediction)
-            self._measure_norms()  # if it has moved weights
-
-    def _measure_norms(self) -> None:
-        """On stored samples, as many of each class, if it can be paid."""
-        norms, classes = self.network.norms, np.flatnonzero(self.memory.counts)
-        if norms is None or norms.fresh or len(self.memory) < 2:
-            return
-        each = -(-self.settings.learner.norm_samples // len(classes))
-        slots = np.concatenate([self.memory.membership.members(int(row))[:each] for row in classes])
-        inputs = self.problem.inputs(self.memory.gather(slots).samples)
-        read = Cost(0, self.memory.codec.operations(len(slots)))
-        if self.affords(self.network.price(inputs) + read):
-            self.network.measure_norms("evaluation_training", inputs)
-            self.account.charge("evaluation_training", read)
+            self.measure_norms()  # if it has moved weights
 
     # -- one training step -------------------------------------------------------------------------------------
 
@@ -295,12 +281,12 @@ class Learner(Lends):
 
     def _stack(self) -> tuple[Sample, Tensor]:
         """What waits, put together once for all steps on it."""
-        if self._stacked is None:
+        if self.stacked is None:
             rows = torch.tensor([row for _, row in self.waiting], dtype=torch.int64)
             none = stacked([], self.problem.columns())
             waiting = self.memory.passed(stacked([sample for sample, _ in self.waiting])) if self.waiting else none
-            self._stacked = waiting, rows
-        return self._stacked
+            self.stacked = waiting, rows
+        return self.stacked
 
     # -- storing -----------------------------------------------------------------------------------------------
 
@@ -316,16 +302,6 @@ class Learner(Lends):
             give_up_slots(self)
             self.events.tell("new class", label=key)
         return row
-
-    def hold(self, holding: Holding, convert: Callable[[Sample], Sample]) -> None:
-        """Samples are held otherwise from now on; what is stored is converted."""
-        before, self.holding = self.holding, holding
-        try:
-            hold_otherwise(self, convert)
-        except BaseException:
-            self.holding = before
-            raise
-        self._stacked = None
 
     def _offer(self, samples: list[tuple[Sample, int]], places: Sequence[int | None]) -> None:
         """Offer samples to the memory; a selection that decides on them together looks first."""

@@ -20,6 +20,7 @@ from budgeted.freezing import LayerFreezing
 from budgeted.learner.bytes import bytes_by_item, working_bytes
 from budgeted.learner.events import Events
 from budgeted.learner.generators import Generators
+from budgeted.learner.holding import hold_otherwise
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts
 from budgeted.learner.settings import Settings
@@ -380,6 +381,23 @@ class Lends:
 
     def under(self, cost: Cost) -> int:
         return 0 if self.budget.compute is None else cost.under(self.budget.compute.rule)
+
+    def hold(self, holding: Holding, convert: Callable[[Sample], Sample]) -> None:
+        """Samples are held otherwise from now on; what is stored and what waits is converted."""
+        hold_otherwise(self, holding, convert)  # type: ignore[arg-type]
+
+    def measure_norms(self) -> None:
+        """On stored samples, as many of each class, if it can be paid."""
+        norms, classes = self.network.norms, np.flatnonzero(self.memory.counts)
+        if norms is None or norms.fresh or len(self.memory) < 2:
+            return
+        each = -(-self.settings.learner.norm_samples // len(classes))
+        slots = np.concatenate([self.memory.membership.members(int(row))[:each] for row in classes])
+        inputs = self.problem.inputs(self.memory.gather(slots).samples)
+        read = Cost(0, self.memory.codec.operations(len(slots)))
+        if self.affords(self.network.price(inputs) + read):
+            self.network.measure_norms("evaluation_training", inputs)
+            self.account.charge("evaluation_training", read)
 
 
 def _without_hooks(model: nn.Module) -> nn.Module:

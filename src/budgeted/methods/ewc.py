@@ -20,14 +20,16 @@ Deviations, ours / paper / published code: docs/methods/ewc.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Selection
+
+Tensors: TypeAlias = list[Tensor]
 
 
 @METHODS.register("ewc")
@@ -51,19 +53,17 @@ class ElasticWeightConsolidation(Method):
     def begin(self, learner: LentToMethod) -> None:
         super().begin(learner)
         self.fisher, self.importance, self.anchor = (learner.network.zeros() for _ in range(3))
-        self.averaged = 0  # steps in the running mean
-        self.anchored = False
+        self.averaged, self.anchored = 0, False  # steps in the running mean
 
     @torch.no_grad()
     def after_backward(self, step: Step) -> None:
-        trained = {name: p for name, p in self._parameters().items() if p.grad is not None}
+        trained = {name: p for name, p in self.learner.network.trained_by_name().items() if p.grad is not None}
         gradients = [parameter.grad for parameter in trained.values() if parameter.grad is not None]
         if self.learner.network.scaler is not None and not all(bool(g.isfinite().all()) for g in gradients):
             return  # the scaler leaves this step out
         self.averaged += 1
         share = 1 / min(self.averaged, self.window)
-        fisher = [self.fisher[name] for name in trained]
-        self.learner.run("fisher", _average, fisher, gradients, share)
+        self.learner.run("fisher", _average, [self.fisher[name] for name in trained], gradients, share)
         if self.anchored:
             importance, anchor = ([kept[name] for name in trained] for kept in (self.importance, self.anchor))
             self.learner.run("backward", _pull, gradients, [*trained.values()], anchor, importance, self.strength)
@@ -72,7 +72,7 @@ class ElasticWeightConsolidation(Method):
     def end_task(self) -> None:
         if self.averaged == 0:
             return  # nothing was learned that could be held
-        for name, parameter in self._parameters().items():
+        for name, parameter in self.learner.network.trained_by_name().items():
             self.anchor[name].copy_(parameter)
             self.importance[name].copy_(self.fisher[name])
         if self.normalised:
@@ -84,35 +84,32 @@ class ElasticWeightConsolidation(Method):
         """What the penalty is worth now; the steps themselves use just its gradient."""
         if not self.anchored:
             return 0.0
-        moved = {name: (p - self.anchor[name]).square() for name, p in self._parameters().items()}
-        return self.strength / 2 * sum(float((self.importance[name] * moved[name]).sum()) for name in moved)
+        trained = self.learner.network.trained_by_name().items()
+        return (
+            self.strength
+            / 2
+            * sum(float((self.importance[name] * (p - self.anchor[name]).square()).sum()) for name, p in trained)
+        )
 
     def grown(self) -> None:
         """A new row matters nothing yet: it is free to move."""
         for kept in (self.fisher, self.importance, self.anchor):
             self.learner.network.pad(kept)
 
-    def _parameters(self) -> dict[str, nn.Parameter]:
-        return self.learner.network.trained_by_name()
 
-
-def _average(fisher: list[Tensor], gradients: list[Tensor], share: float) -> None:
+def _average(fisher: Tensors, gradients: Tensors, share: float) -> None:
     """One more step's squared gradients in the running mean."""
     torch._foreach_mul_(fisher, 1 - share)
     torch._foreach_addcmul_(fisher, gradients, gradients, value=share)
 
 
-def _scale(fisher: list[Tensor]) -> None:
+def _scale(fisher: Tensors) -> None:
     """To 0 … 1, over all weights together."""
-    low = torch.stack([each.amin() for each in fisher]).amin()
-    high = torch.stack([each.amax() for each in fisher]).amax()
+    low, high = (torch.stack([end(each) for each in fisher]) for end in (torch.amin, torch.amax))
     for each in fisher:
-        each.sub_(low).div_((high - low).clamp(min=1e-30))
+        each.sub_(low.amin()).div_((high.amax() - low.amin()).clamp(min=1e-30))
 
 
-def _pull(
-    gradients: list[Tensor], parameters: list[Tensor], anchor: list[Tensor], importance: list[Tensor], strength: float
-) -> None:
+def _pull(gradients: Tensors, parameters: Tensors, anchor: Tensors, importance: Tensors, strength: float) -> None:
     """The penalty's gradient."""
-    moved = torch._foreach_sub(parameters, anchor)
-    torch._foreach_addcmul_(gradients, importance, moved, value=strength)
+    torch._foreach_addcmul_(gradients, importance, torch._foreach_sub(parameters, anchor), value=strength)

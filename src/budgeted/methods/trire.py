@@ -35,11 +35,24 @@ from torch import Tensor
 
 from budgeted.errors import BudgetedError
 from budgeted.methods.lent import LentToMethod
-from budgeted.methods.masks import masked_layers, masked_weights, strongest
+from budgeted.methods.masks import masked_layers, masked_weights
 from budgeted.methods.method import METHODS, Method, Named, Step
+from budgeted.methods.phases import (
+    RETAIN,
+    REVISE,
+    REWIND,
+    both,
+    count_wins,
+    directed,
+    extracted,
+    follow,
+    go_back,
+    keep_up,
+    of_stream,
+    unite,
+)  # fmt: skip
 from budgeted.replay import Selection
 
-RETAIN, REVISE, REWIND = range(3)
 _ACTIVITY = "activity"
 
 
@@ -121,7 +134,7 @@ class TriRE(Method):
         masked = [name for name in trained if name in self.shared]
         parts = [[kept[name] for name in masked] for kept in (gradients, self.shared, self.task)]
         if self._apart is None:  # nothing was stored: these gradients are the stream's
-            self.learner.run("backward", _of_stream, *parts, self.phase)
+            self.learner.run("backward", of_stream, *parts, self.phase)
             return
         inputs, rows = self._apart
         self._apart = None
@@ -129,7 +142,7 @@ class TriRE(Method):
         on_stream = {name: found[name] for name in trained if found[name] is not None}
         scale = 1.0 if network.scaler is None else float(network.scaler.get_scale())
         dense = [name for name in on_stream if name not in self.shared]
-        self.learner.run("backward", _both, [gradients[n] for n in dense], [on_stream[n] for n in dense], scale)
+        self.learner.run("backward", both, [gradients[n] for n in dense], [on_stream[n] for n in dense], scale)
         self.learner.run("backward", directed, *parts, [on_stream[n] for n in masked], self.phase, scale)
 
     @torch.no_grad()
@@ -139,13 +152,13 @@ class TriRE(Method):
             for path, feature in zip(self._watched, features, strict=True):
                 if path in self.wins:
                     winning = self._channels(self.wins[path])
-                    self.learner.run("fisher", _count_wins, self.wins[path], feature.detach(), winning)
+                    self.learner.run("fisher", count_wins, self.wins[path], feature.detach(), winning)
         self.steps += 1
         if self.learner.generator("technique").random() < self.ema_share:
             now, names = self._now(), [name for name, tensor in self.ema.items() if tensor.is_floating_point()]
             share = 1 - min(1 - 1 / (self.steps + 1), self.momentum)
             given = ([part[name] for name in names] for part in (self.ema, now))
-            self.learner.run("optimizer", _follow, *given, share)
+            self.learner.run("optimizer", follow, *given, share)
         self._go_on()
 
     # -- the phases --------------------------------------------------------------------------------------------
@@ -163,7 +176,7 @@ class TriRE(Method):
         if self.phase == REVISE and passed >= self.retain + self.revise and not last:
             self._join()
             for name, weight in masked_weights(self.learner.network).items():
-                self.learner.run("optimizer", _go_back, weight, self.earlier[name], self.shared[name])
+                self.learner.run("optimizer", go_back, weight, self.earlier[name], self.shared[name])
 
     def end_task(self) -> None:
         """A task that ends early is extracted now; another begins."""
@@ -203,7 +216,7 @@ class TriRE(Method):
 
     def _join(self) -> None:
         for name, shared in self.shared.items():
-            self.learner.run("fisher", _unite, shared, self.task[name])
+            self.learner.run("fisher", unite, shared, self.task[name])
         self._set(REWIND, 1.0)
 
     def _set(self, phase: int, pace: float) -> None:
@@ -216,18 +229,11 @@ class TriRE(Method):
     def grown(self) -> None:
         """What is new belongs to no task; the slow model takes it as it is."""
         network, now = self.learner.network, self._now()
-        for name, tensor in now.items():
-            old = self.ema.get(name)
-            if old is None or old.shape != tensor.shape:
-                self.ema[name] = tensor.detach().clone()
-                if old is not None:
-                    self.ema[name][: len(old)] = old
         weights, paths = masked_weights(network), masked_layers(network)
-        for kept, there in ((self.ema, now), (self.wins, paths), (self.past, paths)):
+        keep_up(self.ema, now)
+        for kept, there in ((self.ema, now), (self.wins, paths), (self.past, paths), (self.earlier, weights),
+                            (self.task, weights), (self.shared, weights)):  # fmt: skip
             for name in kept.keys() - {*there}:
-                del kept[name]
-        for kept in (self.earlier, self.task, self.shared):
-            for name in kept.keys() - weights.keys():
                 del kept[name]
         for path, (name, weight) in zip(paths, weights.items(), strict=True):
             if name not in self.shared:
@@ -241,65 +247,3 @@ class TriRE(Method):
     def _now(self) -> dict[str, Tensor]:
         model = self.learner.network.model
         return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-
-
-def directed(
-    gradients: list[Tensor], shared: list[Tensor], task: list[Tensor], on_stream: list[Tensor], phase: int, scale: float
-) -> None:
-    """Gradients of masked weights: inside S of what is replayed, but in rewind; outside of the stream."""
-    for gradient, held, own, given in zip(gradients, shared, task, on_stream, strict=True):
-        gradient.mul_(torch.zeros_like(held) if phase == REWIND else held)
-        gradient.add_(given * _free(held, own, phase), alpha=scale)
-
-
-def _of_stream(gradients: list[Tensor], shared: list[Tensor], task: list[Tensor], phase: int) -> None:
-    for gradient, held, own in zip(gradients, shared, task, strict=True):
-        gradient.mul_(_free(held, own, phase))
-
-
-def _free(shared: Tensor, task: Tensor, phase: int) -> Tensor:
-    """Weights that the stream moves: those outside S, in revise the task's part of them."""
-    return task & ~shared if phase == REVISE else ~shared
-
-
-def extracted(
-    weight: Tensor,
-    gradient: Tensor,
-    wins: Tensor,
-    past: Tensor,
-    draws: Tensor,
-    channels: int,
-    count: int,
-    dropout: float,
-) -> Tensor:
-    """Mask of a task's part of a layer: of the channels that won most, less those dropped as winners of earlier tasks,
-    the weights with the highest |w| + |gradient|."""
-    staying = draws < torch.exp(-dropout * past / past.max().clamp(min=1))
-    scores = torch.where(staying, wins, wins - wins.max() - 1)  # one that is dropped stands behind all others
-    winning = strongest(scores, channels)
-    importance = (weight.abs() + gradient.abs()).flatten(1)
-    return strongest(importance.masked_fill(~winning[:, None], -torch.inf), count).view(weight.shape)
-
-
-def _count_wins(wins: Tensor, feature: Tensor, winning: int) -> None:
-    """Of every sample, the channels that are most active anywhere."""
-    activity = feature.amax(1) if feature.ndim == 3 else feature.flatten(2).amax(2) if feature.ndim > 2 else feature
-    places = activity.topk(winning, 1).indices
-    wins += torch.zeros_like(activity).scatter_(1, places, 1.0).sum(0)
-
-
-def _both(gradients: list[Tensor], on_stream: list[Tensor], scale: float) -> None:
-    for gradient, given in zip(gradients, on_stream, strict=True):
-        gradient.add_(given, alpha=scale)
-
-
-def _go_back(weight: Tensor, before: Tensor, shared: Tensor) -> None:
-    weight.copy_(torch.where(shared, weight, before))
-
-
-def _follow(slow: list[Tensor], now: list[Tensor], share: float) -> None:
-    torch._foreach_lerp_(slow, now, share)
-
-
-def _unite(shared: Tensor, task: Tensor) -> None:
-    shared.logical_or_(task)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from budgeted.errors import BudgetedError
+from budgeted.runs.multiple import holm
 from budgeted.runs.statistics import (
     Comparison,
     compare,
     confidence_interval,
     format_mean_sd,
-    holm,
     paired,
     power_of,
     rank,

@@ -15,13 +15,13 @@ import numpy as np
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
+from budgeted.runs.multiple import holm
 from budgeted.runs.records import read_records, records_digest
 from budgeted.runs.run import DEFAULT_SLOTS
 from budgeted.runs.statistics import (
     PLUS_MINUS,
     Comparison,
     format_mean_sd,
-    holm,
     paired,
     rank,
     summarise,
@@ -29,7 +29,8 @@ from budgeted.runs.statistics import (
     welch,
 )
 
-_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints"}
+_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints", "decode_threads",
+                     "eval_beside"}  # fmt: skip
 COLUMNS = (
     "method",
     "seeds",

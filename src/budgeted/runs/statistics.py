@@ -164,17 +164,6 @@ def compare(first: Mapping[int, float], second: Mapping[int, float]) -> Comparis
     return welch(list(first.values()), list(second.values()))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P values of several tests, in their order, corrected so that the chance of any false finding among all of them
-    is at most the level that they are compared with (Holm, 1979)."""
-    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
-    found, reached = [0.0] * len(p_values), 0.0
-    for rank_, place in enumerate(order):
-        reached = max(reached, min(1.0, (len(p_values) - rank_) * p_values[place]))
-        found[place] = reached
-    return found
-
-
 def power_of(comparison: Comparison, difference: float, level: float = LEVEL) -> float:
     """Chance that such a test finds a true `difference`, taking the observed variances for the true ones."""
     return _power(difference, *_error_and_degrees(comparison.variances, comparison.counts), level)

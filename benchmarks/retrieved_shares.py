@@ -19,12 +19,12 @@ import torch
 from budgeted import streams
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
-from budgeted.replay import Column, Memory, SimilarityAwareRetrieval, label_column
+from budgeted.replay import Column, Memory, SimilarityAware, label_column
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import CONFIG, read_config
 
 
-def retrieval_of(run: Path) -> tuple[RunConfig, Memory, SimilarityAwareRetrieval]:
+def retrieval_of(run: Path) -> tuple[RunConfig, Memory, SimilarityAware]:
     """The memory and the retrieval at the end of a run; the model and the data are not needed."""
     config = RunConfig.from_mapping(read_config(run / CONFIG), str(run))
     if config.retrieval not in (None, "sar") or config.method not in ("sar", "al-sar"):
@@ -36,7 +36,7 @@ def retrieval_of(run: Path) -> tuple[RunConfig, Memory, SimilarityAwareRetrieval
         return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
     coordinates = tensors.get("retrieval.similarity.gradients", torch.zeros(0, 0)).shape[1]
-    retrieval = SimilarityAwareRetrieval(config.build_settings(info.flips).retrieval, info.classes, coordinates)
+    retrieval = SimilarityAware(config.build_settings(info.flips).retrieval, info.classes, coordinates)
     columns = (Column("sample", info.input_shape, torch.uint8), label_column(info.classes), *retrieval.columns)
     memory = Memory(columns, int(tensors["memory.capacity"]))
     memory.load_state(part("memory."))

@@ -21,7 +21,7 @@ from budgeted.budget import prices
 from budgeted.budget.prices import elementwise
 from budgeted.budget.trace import Op, Value
 from budgeted.cli.commands import read
-from budgeted.cli.run import Run
+from budgeted.cli.run import RunCommand
 from budgeted.cli.set_argument import with_pairs
 from budgeted.freezing.registry import POLICIES
 from budgeted.learner import Augmentation, LearnerSettings
@@ -146,7 +146,7 @@ def test_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: pytest
         Path("first.toml").write_text(toml.text)
     for arguments in commands(page):
         parsed = read(arguments)
-        if isinstance(parsed, Run) and parsed.resume is None:
+        if isinstance(parsed, RunCommand) and parsed.resume is None:
             config = dataclasses.replace(parsed.run, settings=with_pairs(parsed.run.settings, parsed.set))
             config.build_settings(flips=False)  # names of methods, parts and settings exist
             config.budget()
@@ -214,7 +214,7 @@ def test_every_setting_is_written_down_with_its_default() -> None:
 
 def test_every_flag_is_written_down_with_its_default() -> None:
     shown = {quoted(row[0])[0]: row[1] for row in table_rows(RUN, "Flags")}
-    kinds: tuple[Any, ...] = (RunConfig, Run)
+    kinds: tuple[Any, ...] = (RunConfig, RunCommand)
     fields = [
         item for kind in kinds for item in dataclasses.fields(kind) if item.name not in ("settings", "sources", "run")
     ]

@@ -14,7 +14,7 @@ from budgeted.bench.query import look, row, sections, where
 from budgeted.bench.report import command_of, write_report
 from budgeted.bench.seed_tests import seed_tests
 from budgeted.cli.commands import read
-from budgeted.cli.run import Run
+from budgeted.cli.run import RunCommand
 from budgeted.errors import BudgetedError, UnknownName
 from tests.command_line import Capture, refused, said
 from tests.markdown import ROOT
@@ -127,7 +127,7 @@ def test_the_command_of_a_run_makes_it_again() -> None:
     for run in look([RESULTS / "settings-sar", RESULTS / "methods"]).runs:
         words = shlex.split(command_of(run.config, run.path.name))
         parsed = read(words[1:])
-        assert isinstance(parsed, Run)
+        assert isinstance(parsed, RunCommand)
         given = {**parsed.run.to_json(), "settings": dict(pair.split("=", 1) for pair in parsed.set)}
         wanted = {**dict.fromkeys(given), **run.config}
         for aside in ("data", "download"):

@@ -19,7 +19,7 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.network.sampled_gradients import SampledGradients
 from budgeted.plugin import AdaptiveFreezing, ReplayMemory, SimilarityAwareRetrieval
 from budgeted.replay import Column, GreedyBalanced, Memory, SARSettings, label_column
-from budgeted.replay import SimilarityAwareRetrieval as Retrieval
+from budgeted.replay import SimilarityAware as Retrieval
 from tests.nets import seeded
 
 

@@ -29,7 +29,7 @@ from budgeted.replay import (
     Raw,
     Reservoir,
     SARSettings,
-    SimilarityAwareRetrieval,
+    SimilarityAware,
     Unlimited,
     bytes_per_slot,
     label_column,
@@ -369,7 +369,7 @@ def test_a_memory_of_samples_alike_keeps_one_and_is_all_else() -> None:
 @pytest.mark.parametrize("pass_below", [0, 8192])
 def test_retrieval_by_similarity_follows_every_move(pass_below: int) -> None:
     settings = SARSettings(similarity="own_class", normalisation="none", self_term="double", temperature=0.1)
-    sar = SimilarityAwareRetrieval(settings, 5, effort=Effort(pass_below=pass_below))
+    sar = SimilarityAware(settings, 5, effort=Effort(pass_below=pass_below))
     memory = Memory((SAMPLE, label_column(5), *sar.columns), limit=2000, codec=Trimmed())
     memory.watch(sar)
     generator = np.random.default_rng(8)

@@ -23,7 +23,7 @@ from budgeted.replay import (
     GreedyBalanced,
     Memory,
     SARSettings,
-    SimilarityAwareRetrieval,
+    SimilarityAware,
     label_column,
 )
 
@@ -33,8 +33,8 @@ WAYS = (Effort(pass_below=0, direct=0), Effort(pass_below=0, direct=1), Effort(p
 GREY = torch.zeros(1, dtype=torch.uint8)
 
 
-def made(how: SARSettings, capacity: int | None = 9, **options: Any) -> tuple[Memory, SimilarityAwareRetrieval]:
-    sar = SimilarityAwareRetrieval(how, coordinates=DIMENSION, **options)
+def made(how: SARSettings, capacity: int | None = 9, **options: Any) -> tuple[Memory, SimilarityAware]:
+    sar = SimilarityAware(how, coordinates=DIMENSION, **options)
     memory = Memory((Column("pixels", (1,), torch.uint8), label_column(CLASSES), *sar.columns), capacity)
     memory.watch(sar)
     return memory, sar
@@ -105,7 +105,7 @@ class Dense:
         return np.asarray(weight / weight.sum())
 
 
-def similarity_of(sar: SimilarityAwareRetrieval) -> Floats:
+def similarity_of(sar: SimilarityAware) -> Floats:
     full = np.zeros((CLASSES, CLASSES))
     if sar.similarity is not None:
         matrix = sar.similarity.matrix
@@ -226,7 +226,7 @@ def test_first_draws_follow_the_probabilities(normalisation: Any, way: Effort) -
     assert scipy.stats.chisquare(seen[keep], expected[keep]).pvalue > 1e-3
 
 
-def assert_bands_hold(memory: Memory, sar: SimilarityAwareRetrieval) -> None:
+def assert_bands_hold(memory: Memory, sar: SimilarityAware) -> None:
     """Every slot is in the band of its class and stored frequency, once."""
     bands = sar._bands
     assert bands is not None
@@ -241,7 +241,7 @@ def assert_bands_hold(memory: Memory, sar: SimilarityAwareRetrieval) -> None:
     assert found == len(memory) == bands.counts.sum()
 
 
-def run(memory: Memory, sar: SimilarityAwareRetrieval, generator: np.random.Generator, steps: int) -> list[list[int]]:
+def run(memory: Memory, sar: SimilarityAware, generator: np.random.Generator, steps: int) -> list[list[int]]:
     """A stream of four classes into the memory, a draw and an observation for each arrival."""
     selection, drawn = GreedyBalanced(), []
     for _ in range(steps):
@@ -311,7 +311,7 @@ def test_mean_frequency_settles_at_k() -> None:
 
 
 def test_a_memory_filled_before_is_adopted_with_its_frequencies() -> None:
-    sar = SimilarityAwareRetrieval(SARSettings(new_class="mean"))
+    sar = SimilarityAware(SARSettings(new_class="mean"))
     memory = Memory((Column("pixels", (1,), torch.uint8), label_column(CLASSES), *sar.columns), 6)
     c = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0])
     memory.extend(torch.zeros((5, 1), dtype=torch.uint8), np.array([0, 2, 2, 3, 0]), frequency=c)
@@ -350,14 +350,14 @@ def test_bytes_are_those_of_what_is_kept() -> None:
         (SARSettings(similarity="own_class"), 0),
         (SARSettings(similarity="class_gradient"), 4 * 10 * (DIMENSION + 3)),
     ):
-        sar = SimilarityAwareRetrieval(how, classes=10, coordinates=DIMENSION)
+        sar = SimilarityAware(how, classes=10, coordinates=DIMENSION)
         numbers = 4 * 8  # the scale, and three counters
         assert sar.similarity is not None
         assert sar.similarity.matrix.nbytes == 400
         assert sar.nbytes() == 400 + 10 * (8 + 8 + 1) + extra + numbers
         kept = [t for name, t in sar.state().items() if not name.endswith("plain")]
         assert sar.nbytes() == sum(tensor.nbytes for tensor in kept) + numbers
-    assert SimilarityAwareRetrieval(SARSettings(frequency="use"), classes=10).similarity is None
+    assert SimilarityAware(SARSettings(frequency="use"), classes=10).similarity is None
 
 
 def test_price_is_small_and_does_not_grow_with_the_memory() -> None:
@@ -425,8 +425,8 @@ def test_nothing_is_drawn_from_an_empty_memory() -> None:
 
 def test_mistakes_in_use_are_refused() -> None:
     with pytest.raises(BudgetedError, match="coordinates"):
-        SimilarityAwareRetrieval(SARSettings(similarity="class_gradient"))
-    sar = SimilarityAwareRetrieval()
+        SimilarityAware(SARSettings(similarity="class_gradient"))
+    sar = SimilarityAware()
     memory = Memory((Column("pixels", (1,), torch.uint8), label_column(CLASSES), *sar.columns), 3)
     memory.put(0, GREY, 0)
     with pytest.raises(BudgetedError, match=r"memory\.watch"):

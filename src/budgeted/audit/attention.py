@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from budgeted.audit.call import Call, Rule
+from budgeted.audit.call import Call, Counting
 
 aten = torch.ops.aten
 
@@ -57,7 +57,7 @@ _KERNELS = [
     )
 ]
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, Counting] = {
     **dict.fromkeys(_KERNELS, _attention),
     **dict.fromkeys([f"{name}_backward" for name in _KERNELS], _attention_backward),
 }

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 Operator: TypeAlias = "OpOverload[..., Any]"
 
 
-class Costs(ABC):
+class OperatorCosts(ABC):
     """Counts other work than the call itself, for rules that are defined by it."""
 
     @abstractmethod
@@ -32,7 +32,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: Any
-    costs: Costs
+    costs: OperatorCosts
 
     def arg(self, name: str) -> Any:
         return argument(self.func, self.args, self.kwargs, name)
@@ -50,7 +50,7 @@ class Call(NamedTuple):
         return int(next(x for x in tree_leaves(self.out) if isinstance(x, Tensor)).numel())
 
 
-Rule = Callable[[Call], int]
+Counting = Callable[[Call], int]
 
 
 def nothing(_: Call) -> int:

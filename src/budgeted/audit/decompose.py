@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from budgeted.audit.call import Call, Costs, Operator, argument, operator_name
+from budgeted.audit.call import Call, Operator, OperatorCosts, argument, operator_name
 from budgeted.audit.reference import decomposition, is_composite
 from budgeted.audit.rules import UncountedOperator, decomposed, rule_of
 
@@ -106,7 +106,7 @@ def _decomposed_cost(func: Operator, args: tuple[Any, ...], kwargs: tuple[Any, .
     return counter.cost_of(results)
 
 
-class _DecompositionCosts(Costs):
+class _DecompositionCosts(OperatorCosts):
     def of_operator(self, func: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         frozen_kwargs = tuple((k, _frozen(v)) for k, v in sorted(kwargs.items()))
         return _decomposed_cost(func, tuple(map(_frozen, args)), frozen_kwargs)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from budgeted.audit.call import Call, Rule
+from budgeted.audit.call import Call, Counting
 
 _NAMES = """
     abs acos acosh add addcdiv addcmul asin asinh atan atan2 atanh bitwise_and bitwise_left_shift
@@ -41,4 +41,4 @@ def _elementwise(call: Call) -> int:
     return call.result * per_element(call.base, scalar)
 
 
-RULES: dict[str, Rule] = dict.fromkeys(ELEMENTWISE, _elementwise)
+RULES: dict[str, Counting] = dict.fromkeys(ELEMENTWISE, _elementwise)

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from budgeted.audit.call import Call, Rule, operator_name
+from budgeted.audit.call import Call, Counting, operator_name
 from budgeted.audit.decompose import COSTS
 from budgeted.audit.reference import is_composite
 from budgeted.audit.rules import UncountedOperator, rule_of
@@ -63,7 +63,7 @@ class ExecutedOps(TorchDispatchMode):
         self._record(func, rule, args, kwargs, out)
         return out
 
-    def _record(self, func: Any, rule: Rule | None, args: Any, kwargs: Any, out: Any) -> None:
+    def _record(self, func: Any, rule: Counting | None, args: Any, kwargs: Any, out: Any) -> None:
         name, ops = operator_name(func), 0
         self.calls[name] += 1
         try:
@@ -85,7 +85,7 @@ class ExecutedOps(TorchDispatchMode):
 class ExecutedOnData(ExecutedOps):
     """Less what a trace runs on tensors without data: a new batch shape is priced inside its first step."""
 
-    def _record(self, func: Any, rule: Rule | None, args: Any, kwargs: Any, out: Any) -> None:
+    def _record(self, func: Any, rule: Counting | None, args: Any, kwargs: Any, out: Any) -> None:
         tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs, out)) if isinstance(leaf, Tensor)]
         if not any(isinstance(tensor, FakeTensor) or tensor.device.type == "meta" for tensor in tensors):
             super()._record(func, rule, args, kwargs, out)

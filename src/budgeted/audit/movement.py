@@ -6,7 +6,7 @@ accumulates weighted taps: 2 per tap and element.
 
 from __future__ import annotations
 
-from budgeted.audit.call import Call, Rule, nothing
+from budgeted.audit.call import Call, Counting, nothing
 
 _NAMES = """
     _efficientzerotensor _local_scalar_dense _record_function_enter_new _record_function_exit
@@ -66,7 +66,7 @@ def _interpolate_backward(call: Call) -> int:
     return 2 * taps * int(call.arg("grad_output").numel())
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, Counting] = {
     **dict.fromkeys(MOVEMENT, nothing),
     **dict.fromkeys(_ACCUMULATES, _accumulate),
     "scatter": _scatter,

@@ -12,7 +12,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 from torch.utils._python_dispatch import _disable_current_modes
 
-from budgeted.audit.call import Call, Costs, Rule
+from budgeted.audit.call import Call, Counting, OperatorCosts
 
 _HYPER = {
     "_fused_sgd": ("weight_decay", "momentum", "dampening", "nesterov", "maximize"),
@@ -23,7 +23,7 @@ _HYPER = {
 
 
 @lru_cache(maxsize=256)
-def _step_per_element(algorithm: str, options: tuple[tuple[str, Any], ...], first: bool, costs: Costs) -> int:
+def _step_per_element(algorithm: str, options: tuple[tuple[str, Any], ...], first: bool, costs: OperatorCosts) -> int:
     """The slope of torch's single-tensor algorithm: its cost on two elements less its cost on one."""
     hyper: dict[str, Any] = {"foreach": False, "fused": False, "lr": 1e-3, **dict(options)}
 
@@ -55,4 +55,4 @@ def _fused_optimizer(call: Call) -> int:
     return (slope + unscale) * sum(int(x.numel()) for x in call.arg("self"))
 
 
-RULES: dict[str, Rule] = dict.fromkeys(_HYPER, _fused_optimizer)
+RULES: dict[str, Counting] = dict.fromkeys(_HYPER, _fused_optimizer)

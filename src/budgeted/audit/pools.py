@@ -10,7 +10,7 @@ import math
 
 from torch import Tensor
 
-from budgeted.audit.call import Call, Rule
+from budgeted.audit.call import Call, Counting
 
 
 def _dims(call: Call) -> int:
@@ -48,7 +48,7 @@ def _adaptive_pool_backward(call: Call) -> int:
     return _adaptive_pairs(call, call.arg("grad_output"))
 
 
-_BY_PATTERN: dict[str, Rule] = {
+_BY_PATTERN: dict[str, Counting] = {
     "max_pool{}_with_indices": _pool,
     "avg_pool{}": _pool,
     "avg_pool{}_backward": _pool_backward,
@@ -57,4 +57,4 @@ _BY_PATTERN: dict[str, Rule] = {
     "_adaptive_avg_pool{}_backward": _adaptive_pool_backward,
 }
 
-RULES: dict[str, Rule] = {name.format(d): rule for name, rule in _BY_PATTERN.items() for d in ("2d", "3d")}
+RULES: dict[str, Counting] = {name.format(d): rule for name, rule in _BY_PATTERN.items() for d in ("2d", "3d")}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from budgeted.audit.call import Call, Rule
+from budgeted.audit.call import Call, Counting
 
 
 def _matmul(call: Call) -> int:
@@ -47,7 +47,7 @@ def _convolution_backward(call: Call) -> int:
     return int(2 * products * (for_input + for_weight) + grad.numel() * for_bias)
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, Counting] = {
     **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), _matmul),
     **dict.fromkeys(("addmm", "addmv", "baddbmm", "addbmm"), _matmul_plus),
     "_cdist_forward": _pairwise_distance,

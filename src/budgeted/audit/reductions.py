@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from budgeted.audit.call import Call, Rule
+from budgeted.audit.call import Call, Counting
 
 _NAMES = """
     _is_all_true all amax amin aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum
@@ -47,7 +47,7 @@ def _multinomial(call: Call) -> int:
     return 3 * call.source  # torch draws one exponential per weight, divides, and takes the top k
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, Counting] = {
     **dict.fromkeys(REDUCTIONS, _reduction),
     "mean": _mean,
     **dict.fromkeys(("var", "std", "var_mean", "std_mean"), _variance),

@@ -11,7 +11,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from budgeted.audit import attention, elements, foreach, movement, optimizers, pools, products, reductions
-from budgeted.audit.call import Call, Operator, Rule, base_name, nothing
+from budgeted.audit.call import Call, Counting, Operator, base_name, nothing
 from budgeted.audit.reference import decomposition, is_composite
 from budgeted.errors import BudgetedError
 
@@ -28,7 +28,7 @@ class UncountedOperator(BudgetedError):
         )
 
 
-_BY_NAME: MappingProxyType[str, Rule] = MappingProxyType(
+_BY_NAME: MappingProxyType[str, Counting] = MappingProxyType(
     elements.RULES
     | reductions.RULES
     | movement.RULES
@@ -46,7 +46,7 @@ def decomposed(call: Call) -> int:
 
 
 @lru_cache(maxsize=4096)
-def rule_of(func: Operator) -> Rule | None:
+def rule_of(func: Operator) -> Counting | None:
     if func.namespace not in {"aten", "prims", "prim", "profiler"} or is_composite(func):
         return None
     base = base_name(func)

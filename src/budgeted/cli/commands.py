@@ -14,9 +14,9 @@ from typing import Protocol, cast
 from budgeted.errors import BudgetedError, UnknownName
 
 COMMANDS = {
-    "run": "run:Run",
-    "plan": "plan:Plan",
-    "costs": "costs:Costs",
+    "run": "run:RunCommand",
+    "plan": "plan:PlanCommand",
+    "costs": "costs:CostsCommand",
     "sweep": "sweep:Sweep",
     "table": "table:Table",
     "report": "report:Report",

@@ -22,7 +22,7 @@ What = Literal["slots", "multipliers", "policies", "all"]
 
 
 @dataclass(frozen=True)
-class Costs:
+class CostsCommand:
     """Print what every method costs: slots of a byte budget, compute of an iteration over ER's, freezing policies.
 
     Slots are planned; compute is measured by running each method for a few steps on noise. No data are needed. Example:

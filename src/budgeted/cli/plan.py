@@ -23,7 +23,7 @@ from budgeted.runs.run import DEFAULT_SLOTS
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanCommand:
     """Print what a budget buys: slots, bytes by item, compute by item under both rules, iterations, predicted time.
 
     Example: budgeted plan --method al-sar --dataset cifar10 --model resnet32 --memory 7998016B --iterations 1

@@ -38,7 +38,7 @@ _WIDE = 120  # columns from which there is room for everything
 
 
 @dataclass(frozen=True)
-class Run:
+class RunCommand:
     """Learn from a stream within a budget of compute and bytes; everything goes into a folder.
 
     Example: budgeted run --method al-sar --dataset digits --stream gaussian --model resnet20 --iterations 1 --slots 200
@@ -205,9 +205,9 @@ def _several_machines(summary: dict[str, Any]) -> list[str]:
     return [f"its bits are not those of one machine: {'; then '.join(there)}"] if len(there) > 1 else []
 
 
-def default(arguments: list[str]) -> Run:
+def default(arguments: list[str]) -> RunCommand:
     """What the flags change: the plain defaults, or what a config file says."""
-    return Run(run=config_default(arguments))
+    return RunCommand(run=config_default(arguments))
 
 
 def config_default(arguments: list[str]) -> RunConfig:

@@ -34,7 +34,7 @@ from budgeted.network.sampled_gradients import SampledGradients
 from budgeted.plugin.adaptive_freezing import AdaptiveFreezing
 from budgeted.plugin.replay_memory import ReplayMemory
 from budgeted.replay import SARSettings
-from budgeted.replay.sar import SimilarityAwareRetrieval as Retrieval
+from budgeted.replay.sar import SimilarityAware
 
 FORMAT = 1
 
@@ -83,7 +83,7 @@ class SimilarityAwareRetrieval:
             raise BudgetedError(
                 "similarity `class_gradient` must know its weights at once: give exclude=[name of head]"
             )
-        self.retrieval = Retrieval(chosen, 0, coordinates)
+        self.retrieval = SimilarityAware(chosen, 0, coordinates)
         if self.retrieval.wants_gradients and exclude is None:
             self._first = self.model.register_forward_pre_hook(only_for(self.model, self._see_first), with_kwargs=True)
         if freezing is not None:

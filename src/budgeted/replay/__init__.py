@@ -5,12 +5,12 @@ from __future__ import annotations
 from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.codec import CODE, CODECS, Codec, Raw
 from budgeted.replay.codecs import Half, Jpeg, PictureCodec, Progressive, WebP, Ycc420
-from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, label_column, slots_for
+from budgeted.replay.column import LABEL, Column, bytes_per_slot, label_column, slots_for
 from budgeted.replay.importance import LeastImportant
 from budgeted.replay.memory import Batch, Memory, Watcher
 from budgeted.replay.mir import MaximallyInterfered, MIRSettings
 from budgeted.replay.retrieval import RETRIEVALS, ClassBalanced, Facts, Retrieval, Uniform
-from budgeted.replay.sar import Effort, SimilarityAwareRetrieval
+from budgeted.replay.sar import Effort, SimilarityAware
 from budgeted.replay.sar_settings import SARSettings
 from budgeted.replay.selection import (
     SELECTIONS,
@@ -53,12 +53,11 @@ __all__ = [
     "Raw",
     "Reservoir",
     "Retrieval",
-    "Rule",
     "SARSettings",
     "Selection",
     "ShapleySelection",
     "SharedPictures",
-    "SimilarityAwareRetrieval",
+    "SimilarityAware",
     "Uniform",
     "Unlimited",
     "Watcher",

@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
+from budgeted.budget.units import Rule
 from budgeted.errors import BudgetedError
 
-Rule = Literal["paper", "real"]
 LABEL = "label"
 
 

@@ -21,10 +21,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from budgeted.budget.units import Rule
 from budgeted.errors import BudgetedError
 from budgeted.replay.arena import place_columns
 from budgeted.replay.codec import Codec, Raw, Samples
-from budgeted.replay.column import LABEL, Column, Rule, bytes_per_slot, slots_for
+from budgeted.replay.column import LABEL, Column, bytes_per_slot, slots_for
 from budgeted.replay.membership import Membership, Slots
 from budgeted.replay.storage import Storage, row_of
 

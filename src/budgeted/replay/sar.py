@@ -56,7 +56,7 @@ class Effort:
 
 
 @RETRIEVALS.register("sar")
-class SimilarityAwareRetrieval(Retrieval):
+class SimilarityAware(Retrieval):
     """Similarity-aware: the least used first, counting the uses of similar classes.
 
     SAR over one memory, which is made with `columns` and then told to `watch` this.

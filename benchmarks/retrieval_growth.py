@@ -37,7 +37,7 @@ from budgeted.replay import (
     Memory,
     Retrieval,
     SARSettings,
-    SimilarityAwareRetrieval,
+    SimilarityAware,
     Uniform,
     label_column,
 )
@@ -78,7 +78,7 @@ def make(reading: str, capacity: int, classes: int) -> tuple[Memory, Retrieval]:
     effort = Effort(pass_below=10**9) if "passes" in reading else Effort()
     retrieval: Retrieval = Uniform()
     if settings is not None:
-        retrieval = SimilarityAwareRetrieval(settings, classes, effort=effort)
+        retrieval = SimilarityAware(settings, classes, effort=effort)
     columns = (Column("pixels", (1,), torch.uint8), label_column(classes), *retrieval.columns)
     return Memory(columns, capacity), retrieval
 
@@ -109,7 +109,7 @@ def step(
 def settled(reading: str, classes: int) -> tuple[np.ndarray, dict[str, torch.Tensor]]:
     """Frequencies after long use of a small memory, and the similarity learned."""
     memory, retrieval = make(reading, 4096, classes)
-    assert isinstance(retrieval, SimilarityAwareRetrieval)
+    assert isinstance(retrieval, SimilarityAware)
     memory.watch(retrieval)
     generator, torch_generator = np.random.default_rng(SEED), torch.Generator().manual_seed(SEED)
     centres = 0.3 * torch.randn(classes, WEIGHTS, generator=torch_generator)
@@ -125,7 +125,7 @@ def measure(
     generator, torch_generator = np.random.default_rng(SEED), torch.Generator().manual_seed(SEED)
     memory, retrieval = make(reading, slots, classes)
     columns = {}
-    if use is not None and isinstance(retrieval, SimilarityAwareRetrieval) and retrieval.similarity is not None:
+    if use is not None and isinstance(retrieval, SimilarityAware) and retrieval.similarity is not None:
         frequencies = generator.choice(use[0], slots).astype(np.float32)
         columns["frequency"] = torch.from_numpy(frequencies)
         retrieval.similarity.load_state(use[1])
@@ -137,7 +137,7 @@ def measure(
     times = [step(memory, retrieval, centres, generator, torch_generator) for _ in range(draws)]
     draw, observe, store = (np.array(column) / 1e3 for column in zip(*times, strict=True))
     folds = 0.0
-    if isinstance(retrieval, SimilarityAwareRetrieval):
+    if isinstance(retrieval, SimilarityAware):
         between = math.log(2) * retrieval.settings.k * slots / BATCH
         folds = max(0.0, fold(memory, retrieval, generator) - float(np.median(draw))) / between
     return Row(
@@ -152,7 +152,7 @@ def measure(
     )
 
 
-def fold(memory: Memory, retrieval: SimilarityAwareRetrieval, generator: np.random.Generator) -> float:
+def fold(memory: Memory, retrieval: SimilarityAware, generator: np.random.Generator) -> float:
     """Microseconds of one draw that has to fold the scale in and renew the index first."""
     start = time.thread_time_ns()
     retrieval.frequencies.fold(memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from budgeted.learner.events import Event
+from budgeted.learner.late import LateLabels
 from budgeted.learner.learner import Learner
 from budgeted.learner.saving import export, load, save
 from budgeted.learner.settings import LearnerSettings, Settings
@@ -13,6 +14,7 @@ __all__ = [
     "Augmenter",
     "DataFacts",
     "Event",
+    "LateLabels",
     "Learner",
     "LearnerSettings",
     "Settings",

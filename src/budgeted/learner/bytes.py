@@ -36,7 +36,7 @@ def bytes_by_item(learner: Learner, rule: Rule) -> dict[str, int]:
         + sum(network.freezing.nbytes() for network in _networks(learner.method))
         + _reserved_copies(learner, learner.freezing.policy, declared),
     }
-    return {name: count for name, count in items.items() if count}
+    return {name: count for name, count in (items | learner.reserved).items() if count}
 
 
 def _average_bytes(learner: Learner, growth: int) -> int:

@@ -110,6 +110,7 @@ class Learner(Lends):
         self.picked: list[int] | None = None  # of what waits, those in the latest step, if the method chose
         self.stacked: tuple[Sample, Tensor] | None = None  # what waits, as a batch
         self.events = Events(self, on_event)
+        self.reserved: dict[str, int] = {}
         self.method.begin(self)
         fit_slots(self)
         give_up_slots(self)

@@ -64,6 +64,8 @@ class Lends:
     frozen_share: float
     rested: dict[str, int]
     slots: int | None
+    reserved: dict[str, int]
+    """bytes that others hold for the learner, by what they are"""
     model_name: str | None
     events: Events
     holding: Holding

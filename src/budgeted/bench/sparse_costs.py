@@ -18,7 +18,7 @@ from budgeted.learner import Learner
 from budgeted.methods import METHODS
 from budgeted.methods.masks import masked_weights, share_of
 from budgeted.methods.sparcl import SparseContinualLearning
-from budgeted.network.network import called
+from budgeted.network import called
 from budgeted.runs.plan import facts_of
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from budgeted.network.average import Average
-from budgeted.network.network import Autocast, Inputs, Network, called
+from budgeted.network.calls import Inputs, called
+from budgeted.network.network import Autocast, Network
 from budgeted.network.sampled_gradients import SampledGradients, SampledStep
 
 __all__ = ["Autocast", "Average", "Inputs", "Network", "SampledGradients", "SampledStep", "called"]

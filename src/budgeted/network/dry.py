@@ -19,8 +19,9 @@ from torch.utils import _pytree as pytree
 from budgeted.budget import Cost, Purpose
 from budgeted.budget.value_checks import taken_as_true
 from budgeted.freezing import FrozenStep
+from budgeted.network.calls import Inputs, as_given, called, count_of, key_of
 from budgeted.network.evaluation_mode import evaluating
-from budgeted.network.network import LOSS, Inputs, Network, _count, _given, _key, called
+from budgeted.network.network import LOSS, Network
 from budgeted.network.sampled_gradients import SampledStep
 
 T = TypeVar("T")
@@ -59,7 +60,7 @@ class DryNetwork(Network):
         return outputs
 
     def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:
-        given = [(outputs, _given(inputs)) for outputs, inputs in self._ran]
+        given = [(outputs, as_given(inputs)) for outputs, inputs in self._ran]
         costs = self.freezing.foretell(loss, [(o, each["inputs"], each.get("keywords", {})) for o, each in given])
         for parameter in self.trained():
             parameter.grad = parameter.detach()
@@ -75,20 +76,20 @@ class DryNetwork(Network):
         named = self._named.get(reader, [])
         if len(self._shapes.get(reader, [])) != len(named):
             self._shapes[reader] = self._shapes_behind(named)
-        count = _count(self._inputs)
+        count = count_of(self._inputs)
         found = [_with_gradient(torch.zeros(count, *shape)) for shape in self._shapes.get(reader, [])]
         for place, feature in enumerate(found if reader == LOSS else []):
             self.freezing.mark_feature(place, feature)
         return found
 
     def last_feature(self) -> Tensor:
-        feature: Tensor = _with_gradient(torch.zeros(_count(self._inputs), self.linear_head.in_features))
+        feature: Tensor = _with_gradient(torch.zeros(count_of(self._inputs), self.linear_head.in_features))
         self.freezing.mark_feature(len(self.freezing.chain) - 2, feature)
         return feature
 
     def take_sampled(self) -> tuple[SampledStep, int]:
         """What reading them costs follows from the layers' shapes: a real pass shows it, once for each batch size."""
-        count = _count(self._inputs)
+        count = count_of(self._inputs)
         if count not in self._read:
             real = pytree.tree_map(lambda each: torch.zeros(each.shape, dtype=each.dtype), self._inputs)
             outputs = called(self.model, real)
@@ -98,8 +99,8 @@ class DryNetwork(Network):
         return self._read[count]
 
     def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
-        self.account.charge("similarity", self.price_of(_count(inputs), backward=True, like=inputs))
-        zeros = torch.zeros(_count(inputs), len(self.sampled))
+        self.account.charge("similarity", self.price_of(count_of(inputs), backward=True, like=inputs))
+        zeros = torch.zeros(count_of(inputs), len(self.sampled))
         return SampledStep(zeros, torch.ones(len(self.sampled), dtype=torch.bool)), 0
 
     def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
@@ -107,12 +108,12 @@ class DryNetwork(Network):
         return torch.zeros(count, self.rows)
 
     def answers_of(self, weights: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose = "forward") -> Tensor:
-        self.account.charge(purpose, self.price_of(_count(inputs), like=inputs))
-        return torch.zeros(_count(inputs), self.rows)
+        self.account.charge(purpose, self.price_of(count_of(inputs), like=inputs))
+        return torch.zeros(count_of(inputs), self.rows)
 
     def outputs_with(self, parameters: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose) -> Tensor:
         self.account.charge(purpose, self.price(inputs))
-        return torch.zeros(_count(inputs), self.rows)
+        return torch.zeros(count_of(inputs), self.rows)
 
     def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
         if self.norms is not None:
@@ -125,7 +126,7 @@ class DryNetwork(Network):
         return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
 
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
-        count, size = _count(inputs), self.linear_head.in_features
+        count, size = count_of(inputs), self.linear_head.in_features
         self.account.charge(purpose, self.price_of(count, like=inputs))
         if self._places is None:
             self._places = (2 * _APART**2 / size) ** 0.25 * torch.randn(CLASSES, size, generator=self._noise)
@@ -148,12 +149,12 @@ class DryNetwork(Network):
                 yield name, torch.zeros(()).expand(count, *parameter.shape)
 
     def practise(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> float:
-        self.account.end_step({purpose: self.practice_price(_count(inputs))})
+        self.account.end_step({purpose: self.practice_price(count_of(inputs))})
         return 0.0
 
     def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
         """What was met before gives what it gave then; but a tensor may decide something, so it is made anew."""
-        key = _key(purpose, function, given)
+        key = key_of(purpose, function, given)
         if isinstance(self._results.get(key), Tensor):
             return super().run(purpose, function, *given)
         if key not in self._known:
@@ -174,7 +175,7 @@ class DryNetwork(Network):
     def _zeros(self, inputs: Inputs) -> Any:
         """Outputs of the right shape."""
         if isinstance(self.head, nn.Linear) and self.rows:
-            return torch.zeros(_count(inputs), self.rows)
+            return torch.zeros(count_of(inputs), self.rows)
         key = tuple((tuple(each.shape), each.dtype) for each in pytree.tree_leaves(inputs))
         if key not in self._shaped:  # a large model takes a second for each
             self._shaped[key] = pytree.tree_map(_on_meta, self._fake(inputs))

@@ -16,47 +16,41 @@ counted in bytes and charged like the learner's own.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
-from torch.utils import _pytree as pytree
 from torch.utils.hooks import RemovableHandle
 
-from budgeted.budget import NOTHING, Cost, Pricer, Purpose, total, trace
+from budgeted.budget import Cost, Purpose
 from budgeted.budget.account import Account
 from budgeted.budget.kept import Keeps
 from budgeted.budget.trace import tracing
-from budgeted.budget.watched import watched
 from budgeted.freezing import BadLoss, FrozenStep, LayerFreezing
+from budgeted.network.aside import RunsAside
 from budgeted.network.average import Average
+from budgeted.network.calls import Inputs, as_given, called, count_of
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
 from budgeted.network.head import grow
-from budgeted.network.norms import MeasuredNorms, lent
+from budgeted.network.norms import MeasuredNorms
 from budgeted.network.per_sample import PerSampleGradients
 from budgeted.network.rates import Rates
 from budgeted.network.sampled_gradients import SampledGradients, SampledStep
 
-T = TypeVar("T")
-Inputs: TypeAlias = Tensor | Mapping[str, Tensor]
-"""What a model is called with: one tensor, or several by name."""
 Autocast = Literal["none", "bfloat16", "float16"]
 _NUMBERS = "network.numbers"
 LOSS = "loss"
 """the reader of features that the backward goes through"""
-_PRICED = 128  # samples of the batch whose price is traced; a pass in evaluation mode costs in proportion
 
 
-class Network(Keeps):
+class Network(RunsAside):
     """One model that is trained, and everything that is run on it."""
 
     def __init__(
@@ -106,17 +100,6 @@ class Network(Keeps):
         self.beside = nn.ModuleDict()
         self._handles: list[RemovableHandle] = []
         self.tasks = 0  # that the model has grown for
-
-    @property
-    def head(self) -> nn.Module:
-        """The last block's layer."""
-        return self.model.get_submodule(self.freezing.chain.head)
-
-    @property
-    def linear_head(self) -> nn.Linear:
-        head = self.head
-        assert isinstance(head, nn.Linear)
-        return head
 
     # -- a training step ---------------------------------------------------------------------------------------
 
@@ -182,6 +165,24 @@ class Network(Keeps):
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self._autocast))
 
+    def practise(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> float:
+        """A whole training step outside the stream, nothing frozen; no gradient stays behind. Its loss."""
+        cost = self.practice_price(count_of(inputs))
+        self.account.require(cost)
+        self.model.train()
+        with self.aside():
+            with self.autocast():
+                value = loss(called(self.model, inputs))
+            number = float(value.item())
+            if not math.isfinite(number):
+                raise BadLoss(f"the loss is {number} while training for an evaluation: lower learner.learning_rate")
+            (value if self.scaler is None else self.scaler.scale(value)).backward()
+            self._move()  # rates go with the stream, and this is beside it
+        self.clear()
+        self.account.charge(purpose, cost)
+        self.account.ledger.steps += 1
+        return number
+
     # -- sampled per-sample gradients --------------------------------------------------------------------------
 
     @property
@@ -206,7 +207,7 @@ class Network(Keeps):
     def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
         """Those of the same samples once more, with running statistics and nothing frozen, where each is the gradient
         of one sample's loss; the pass is charged as similarity."""
-        cost = self.price_of(_count(inputs), backward=True, like=inputs)
+        cost = self.price_of(count_of(inputs), backward=True, like=inputs)
         self.account.require(cost)
         with evaluating(self.model), self.freezing.paused(), self.sampled:
             torch.autograd.grad(loss(called(self.model, inputs)), self.trained(), allow_unused=True)
@@ -241,256 +242,7 @@ class Network(Keeps):
             if reader == LOSS:
                 self.freezing.mark_feature(place, feature)
 
-    # -- aside from the training step --------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Inside, forwards and backwards are no part of the training step: nobody notes or samples them."""
-        with self.freezing.paused(), contextlib.nullcontext() if self._sampled is None else self._sampled.paused():
-            yield
-
-    @contextlib.contextmanager
-    def predicting(self) -> Iterator[None]:
-        """Inside, the model is as predictions are made with it: in evaluation mode, with averaged weights and measured
-        statistics if there are any."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(evaluating(self.model))
-            if self.average is not None:
-                stack.enter_context(self.average.lent_to(self.model))
-            if self.norms is not None and self.norms.fresh:
-                buffers = dict(self.model.named_buffers())
-                stack.enter_context(
-                    lent({name: buffers[name] for name in self.norms.statistics}, self.norms.statistics)
-                )
-            yield
-
-    def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
-        """Measure batch norm's statistics on these inputs, with the weights that predictions are made with."""
-        if self.norms is None:
-            return
-        self.norms.fresh = False
-        cost = self.price(inputs)
-        self.account.require(cost)
-        with self.aside(), self.predicting():
-            self.norms.measure(self.model, lambda buffers: called(self.model, inputs, buffers))
-        self.account.charge(purpose, cost)
-
-    @torch.no_grad()
-    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
-        """Outputs for `count` samples in evaluation mode, chunk after chunk; nothing of the model moves. With the
-        weights as they are, or with those that predictions are made with."""
-        cost = self.price_of(count)
-        self.account.require(cost)
-        with self.aside(), self.predicting() if as_predicted else evaluating(self.model):
-            found = [called(self.model, inputs).float().cpu() for inputs in chunks]
-        self.account.charge(purpose, cost)
-        return torch.cat(found)
-
-    @torch.no_grad()
-    def answers_of(self, weights: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose = "forward") -> Tensor:
-        """Outputs in evaluation mode with other parameters and buffers, such as an older model's.
-
-        Its head may have fewer rows than today's: those that are missing are not computed, and not charged.
-        """
-        count, head = _count(inputs), self.linear_head
-        missing = head.out_features - len(weights.get(f"{self.freezing.chain.head}.weight", head.weight))
-        macs, biases = count * missing * head.in_features, count * missing * (head.bias is not None)
-        cost = self.price_of(count, like=inputs) - Cost(macs + biases, 2 * macs + biases)
-        self.account.require(cost)
-        with self.aside(), evaluating(self.model):
-            outputs: Tensor = called(self.model, inputs, weights)
-        self.account.charge(purpose, cost)
-        return outputs
-
-    @torch.no_grad()
-    def outputs_with(self, parameters: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose) -> Tensor:
-        """Outputs in training mode with other parameters; what the buffers learn from the pass is forgotten."""
-        cost = self.price(inputs)
-        self.account.require(cost)
-        with self.aside(), training(self.model):
-            outputs: Tensor = called(self.model, inputs, {**parameters, **self._copied_buffers()})
-        self.account.charge(purpose, cost)
-        return outputs
-
-    def gradients(
-        self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor], *, learning: bool = False
-    ) -> dict[str, Tensor | None]:
-        """Gradients of a loss of the outputs in training mode, by parameter; neither gradients nor buffers move, but
-        for buffers that learn from the pass if asked."""
-        cost = self.price(inputs, backward=True)
-        self.account.require(cost)
-        wanted = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        with self.aside(), torch.enable_grad(), training(self.model):
-            outputs = called(self.model, inputs, {**wanted, **({} if learning else self._copied_buffers())})
-            found = torch.autograd.grad(loss(outputs), [*wanted.values()], allow_unused=True)
-        self.account.charge(purpose, cost)
-        return dict(zip(wanted, found, strict=True))
-
-    @torch.no_grad()
-    def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
-        """What the head reads, in evaluation mode."""
-        cost = self.price_of(_count(inputs), like=inputs)
-        self.account.require(cost)
-        found: list[Tensor] = []
-
-        def keep(module: nn.Module, given: tuple[Tensor, ...]) -> None:
-            found.append(given[0].detach().float())
-
-        handle = self.head.register_forward_pre_hook(keep)
-        try:
-            with self.aside(), evaluating(self.model):
-                called(self.model, inputs)
-        finally:
-            handle.remove()
-        self.account.charge(purpose, cost)
-        return found[0]
-
-    @torch.no_grad()
-    def outputs_of_part(self, purpose: Purpose, part: nn.Module, inputs: Tensor) -> Tensor:
-        """What a part of the model gives in evaluation mode, a front that rests say."""
-        cost = self.price_of_part(part, inputs)
-        self.account.require(cost)
-        with self.aside(), evaluating(self.model):
-            found: Tensor = torch.cat([part(chunk) for chunk in inputs.split(_PRICED)])
-        self.account.charge(purpose, cost)
-        return found
-
-    def per_sample_gradients(
-        self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0
-    ) -> Iterator[tuple[str, Tensor]]:
-        """Gradients of every sample's cross-entropy, parameter by parameter; the last samples as one (`together`)."""
-        cost = self.price_of(len(rows), backward=True, like=inputs)
-        self.account.require(cost)
-        self._per_sample = self._per_sample or PerSampleGradients(self.model)
-        with self.aside():
-            yield from self._per_sample(inputs, rows, together=together)
-        self.account.charge(purpose, cost)
-
-    def practise(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> float:
-        """A whole training step outside the stream, nothing frozen; no gradient stays behind. Its loss."""
-        cost = self.practice_price(_count(inputs))
-        self.account.require(cost)
-        self.model.train()
-        with self.aside():
-            with self.autocast():
-                value = loss(called(self.model, inputs))
-            number = float(value.item())
-            if not math.isfinite(number):
-                raise BadLoss(f"the loss is {number} while training for an evaluation: lower learner.learning_rate")
-            (value if self.scaler is None else self.scaler.scale(value)).backward()
-            self._move()  # rates go with the stream, and this is beside it
-        self.clear()
-        self.account.charge(purpose, cost)
-        self.account.ledger.steps += 1
-        return number
-
-    def run(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
-        """Run a function beside the model, without gradients, and charge what it executed. What it costs must follow
-        from the shapes of the tensors given, and from whole numbers: what was met before is not watched again."""
-        key = _key(purpose, function, given)
-        cost = self._known.get(key)
-        with torch.no_grad():
-            if cost is None:
-                result, cost = watched(lambda: function(*given))
-                self._known[key] = cost
-            else:
-                self.account.require(cost)
-                result = function(*given)
-        self.account.charge(purpose, cost)
-        return result
-
-    def run_once(self, purpose: Purpose, function: Callable[..., T], *given: Any) -> T:
-        """As `run`, of a function whose cost does not follow from the shapes: it is watched every time."""
-        with torch.no_grad():
-            result, cost = watched(lambda: function(*given))
-        self.account.charge(purpose, cost)
-        return result
-
-    # -- prices ------------------------------------------------------------------------------------------------
-
-    def price(self, inputs: Inputs, *, backward: bool = False) -> Cost:
-        """A forward in training mode, and a whole backward if asked."""
-        with training(self.model):
-            return self._price(inputs, backward)
-
-    def price_of(self, count: int, *, backward: bool = False, like: Inputs | None = None) -> Cost:
-        """A forward of so many samples in evaluation mode, and a whole backward if asked: linear in the samples, so one
-        shape is traced for all. `like`: inputs of their size, which may be smaller in training."""
-        with evaluating(self.model):
-            cost = self._price(self._example(_PRICED, like), backward)
-        return Cost(cost.paper * count // _PRICED, cost.real * count // _PRICED)
-
-    def price_of_part(self, part: nn.Module, inputs: Tensor) -> Cost:
-        """A forward of a part of the model in evaluation mode."""
-        key = ("part", id(part), *inputs.shape[1:])
-        if key not in self._known:
-            with evaluating(self.model):
-                example = torch.empty(_PRICED, *inputs.shape[1:], device="meta")
-                self._known[key] = total(Pricer(trace(part, (example,))).forward())
-        cost = self._known[key]
-        return Cost(cost.paper * len(inputs) // _PRICED, cost.real * len(inputs) // _PRICED)
-
-    def practice_price(self, batch: int) -> Cost:
-        """What `practise` costs on so many samples."""
-        return self.price(self.example(batch), backward=True) + self._update_cost(self.trained())
-
-    def most(self, batch: int) -> Cost:
-        """What a training step on so many samples costs at most, whatever rests."""
-        return self.freezing.most(**_given(self.example(batch))) + self._average_cost
-
-    def nominal(self, batch: int, like: Inputs | None = None) -> dict[Purpose, Cost]:
-        """What a training step on so many samples costs with nothing frozen, beside a loss of the method's own."""
-        prices = self.freezing.price(**_given(self._example(batch, like)))
-        everything = [p for p in self.model.parameters() if p.requires_grad]
-        return {
-            "forward": total(prices.forward),
-            "backward": total(prices.backward),
-            "optimizer": self._update_cost(everything),
-        }
-
-    def saved(self, done: FrozenStep, inputs: Inputs) -> Cost:
-        """What a training step on these did not cost because blocks rested."""
-        whole = self.nominal(_count(inputs), like=inputs)
-        return total(whole.values()) - total(done.costs[purpose] for purpose in whole)
-
-    def _example(self, count: int, like: Inputs | None) -> Inputs:
-        """So many without data: of the usual size, or of that of a tensor."""
-        usual = self.example(count)
-        if not isinstance(like, Tensor) or not isinstance(usual, Tensor) or like.shape[1:] == usual.shape[1:]:
-            return usual
-        layout = torch.contiguous_format if usual.is_contiguous() else torch.channels_last
-        return usual.new_empty(count, *like.shape[1:]).contiguous(memory_format=layout)
-
-    @property
-    def _average_cost(self) -> Cost:
-        return NOTHING if self.average is None else self.average.price()
-
-    def _update_cost(self, trained: Sequence[nn.Parameter]) -> Cost:
-        return self.freezing.optimizer_cost(trained) + self._average_cost
-
-    def _with_average(self, done: FrozenStep) -> FrozenStep:
-        """The average follows in every step, whatever rests."""
-        if self.average is None:
-            return done
-        costs = {**done.costs, "optimizer": done.costs.get("optimizer", NOTHING) + self._average_cost}
-        return dataclasses.replace(done, costs=costs)
-
-    def _price(self, inputs: Inputs, backward: bool) -> Cost:
-        prices = self.freezing.price(**_given(inputs))
-        return prices.total if backward else total(prices.forward)
-
     # -- what it is made of ------------------------------------------------------------------------------------
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the optimizer."""
-        for group in self.optimizer.param_groups:
-            yield from group["params"]
-
-    def trained(self) -> list[nn.Parameter]:
-        return [parameter for parameter in self.parameters() if parameter.requires_grad]
-
-    def trained_by_name(self) -> dict[str, nn.Parameter]:
-        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def zeros(self) -> dict[str, Tensor]:
         """A zero for every weight that is trained."""
@@ -531,7 +283,7 @@ class Network(Keeps):
             self.average.follow(self.model)
         if self.norms is not None:
             self.norms.follow(self.model)
-        given = _given(self.example(2))
+        given = as_given(self.example(2))
         self.freezing.changed(given["inputs"], given.get("keywords"))
         self._known.clear()
         self._per_sample = None
@@ -603,9 +355,6 @@ class Network(Keeps):
             handle.remove()
         if self._sampled is not None:
             self._sampled.stop()
-
-    def _copied_buffers(self) -> dict[str, Tensor]:
-        return {name: buffer.clone() for name, buffer in self.model.named_buffers()}
 
     # -- what it keeps -----------------------------------------------------------------------------------------
 
@@ -694,45 +443,3 @@ def _add(there: list[Tensor], more: list[Tensor]) -> None:
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-
-
-def called(model: nn.Module, inputs: Inputs, weights: Mapping[str, Tensor] | None = None) -> Any:
-    """The model's outputs, with its own weights or with others."""
-    by_name = isinstance(inputs, Mapping)
-    if weights is not None:
-        return functional_call(model, dict(weights), *(((), dict(inputs)) if by_name else ((inputs,),)))
-    return model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
-
-
-@contextlib.contextmanager
-def training(model: nn.Module) -> Iterator[None]:
-    """In training mode for a while, then in the mode it was in."""
-    before = model.training
-    model.train()
-    try:
-        yield
-    finally:
-        model.train(before)
-
-
-def _given(inputs: Inputs) -> dict[str, Any]:
-    """Inputs and keywords, as a freezing is asked for prices."""
-    return {"inputs": (), "keywords": inputs} if isinstance(inputs, Mapping) else {"inputs": (inputs,)}
-
-
-def _count(inputs: Inputs) -> int:
-    return len(next(iter(inputs.values())) if isinstance(inputs, Mapping) else inputs)
-
-
-def _key(purpose: Purpose, function: Callable[..., Any], given: Sequence[Any]) -> tuple[object, ...]:
-    """What the cost of a function follows from."""
-    return (purpose, function.__code__, *(_priced_by(each) for each in pytree.tree_leaves(given)))
-
-
-def _priced_by(given: object) -> object:
-    """What a price may depend on: a factor of 1 is no operation, any other is one."""
-    if isinstance(given, Tensor):
-        return tuple(given.shape)
-    if isinstance(given, float):
-        return given if given in (0.0, 1.0) else float
-    return given if isinstance(given, int) else type(given)

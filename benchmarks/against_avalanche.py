@@ -75,7 +75,7 @@ def stream(samples: int, size: int) -> tuple[Tensor, Tensor]:
 
 def budgeted_side(iterations: int, optimizer: str, size: int) -> Chunk:
     from budgeted import models
-    from budgeted.learner.learner import DataFacts, Learner
+    from budgeted.learner import DataFacts, Learner
     from budgeted.learner.settings import LearnerSettings, Settings
     from budgeted.methods import METHODS
     from budgeted.problems.augment import Augmentation

@@ -111,7 +111,7 @@ class OurSide:
         own: dict[str, Any] | None = None,
     ) -> None:
         from budgeted import models
-        from budgeted.learner.learner import DataFacts, Learner
+        from budgeted.learner import DataFacts, Learner
         from budgeted.learner.settings import LearnerSettings, Settings
         from budgeted.methods import METHODS
         from budgeted.problems.augment import Augmentation

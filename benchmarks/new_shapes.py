@@ -32,7 +32,7 @@ from budgeted import AdaptiveFreezing, models
 from budgeted.freezing import StepPrices, StepView
 from budgeted.freezing.adaptive import AdaptivePrefix
 from budgeted.freezing.policies import NO_BLOCKS
-from budgeted.learner.learner import DataFacts, Learner
+from budgeted.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
 from budgeted.methods import method
 from budgeted.runs.environment import environment

@@ -38,7 +38,7 @@ from budgeted import models
 from budgeted.freezing import StepView
 from budgeted.freezing.adaptive import AdaptivePrefix
 from budgeted.freezing.policies import NO_BLOCKS
-from budgeted.learner.learner import DataFacts, Learner
+from budgeted.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
 from budgeted.methods import METHODS
 from budgeted.problems.augment import Augmentation, Augmenter

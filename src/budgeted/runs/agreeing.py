@@ -18,11 +18,13 @@ State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 
 #: Of a checkpoint: times, and what tells of the file and not of the learner. Records are compared one by one.
 _ASIDE = {
-    "wait_seconds", "train_seconds", "eval_seconds", "sittings", "executed", "environments", "records",
+    "wait_seconds", "train_seconds", "train_cpu_seconds", "eval_seconds", "codec_seconds", "sittings", "executed",
+    "environments", "records",
     "tensors_file", "tensors_bytes", "tensors_sha256", "numbers_sha256",
 }  # fmt: skip
 UNREPEATABLE = (
-    "train_seconds", "eval_seconds", "wait_seconds", "peak_memory", "executed_steps", "sittings",
+    "train_seconds", "train_cpu_seconds", "eval_seconds", "codec_seconds", "wait_seconds", "peak_memory",
+    "executed_steps", "sittings",
     "working_bytes",  # of indices, whose room depends on how they came to be
 )  # fmt: skip
 """of a summary: what no replay can confirm"""

@@ -118,7 +118,7 @@ class Bounded(Learner):
         if self.method.plain() and self.method.name not in ("ewc", "sparcl"):
             assert own.paper <= most.paper
             assert own.real <= most.real
-            if self.method.freezing == "none":
+            if self.method.freezing == "none" and self.method.retrieval != "mir":  # which runs the stream's half ahead
                 assert own.paper == most.paper
                 assert most.real <= 1.01 * own.real
 

@@ -445,7 +445,8 @@ def test_events_of_a_run_go_to_a_file(tmp_path: Path, capsys: Capture) -> None:
     told = tmp_path / "told" / "events.csv"
     flags = ["run", *QUICK, *MEMORY, "--method", "vanilla", "--out", str(tmp_path / "run"), "--events", str(told)]
     assert main(flags) == 0
-    rows = list(csv.DictReader(told.open()))
+    with told.open() as file:
+        rows = list(csv.DictReader(file))
     records = [json.loads(line) for line in (tmp_path / "run" / "records.jsonl").read_text().splitlines()]
     accuracies = [float(row["value"]) for row in rows if row["kind"] == "evaluation" and row["what"] == "accuracy"]
     assert accuracies == [record["accuracy"] for record in records]

@@ -22,6 +22,7 @@ FREEZES_ALL_IT_CAN: dict[str, dict[str, Any]] = {
     "random": {"n_max": 9, "seed": 1},
     "adaptive": {"ema": 0.3, "ema_start": "first"},
     "egeria": {"period": 1, "window": 2, "tolerance": 0.99, "thaw": 1e9},
+    "block-cyclic": {"every": 2},
     "ptlf": {"n_max": 9, "stretch": 4, "probe": 1, "tasks": 2},
 }
 

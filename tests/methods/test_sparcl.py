@@ -187,9 +187,9 @@ def test_a_smaller_batch_is_charged_less() -> None:
     costs = []
     taken = learner._record
 
-    def noting(done, spent, most, batch):  # type: ignore[no-untyped-def]
-        costs.append((batch, spent["forward"].paper))
-        taken(done, spent, most, batch)
+    def noting(done, spent, most, inputs):  # type: ignore[no-untyped-def]
+        costs.append((len(inputs), spent["forward"].paper))
+        taken(done, spent, most, inputs)
 
     learner._record = noting  # type: ignore[method-assign]
     feed(learner, 0, 12)

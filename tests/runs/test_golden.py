@@ -51,6 +51,8 @@ def configs(factor: float = 1.0) -> dict[str, RunConfig]:
     quick = {name: RunConfig(method=name) for name in METHODS if name not in plain}
     # from newly drawn weights nobody could tell how far it has moved them
     quick["gdumb"] = RunConfig(method="gdumb", settings={"method.restart": "given"})
+    # which of its two rates is better is a comparison: where it falls otherwise, the curve goes another way
+    quick["clib"] = RunConfig(method="clib", settings={"method.rate_period": "10"})
     egeria = {"freezing.period": "2", "freezing.window": "3"}
     ptlf = {"freezing.n_max": "4", "freezing.probe": "3", "freezing.stretch": "18"}
     watching = {

@@ -152,7 +152,8 @@ def build(
         return _own(name, asked, {"classes": classes, "input_shape": input_shape, "seed": seed})
     if not 1 <= classes <= MOST_CLASSES:
         raise BudgetedError(
-            f"a model has 1 to {MOST_CLASSES:,} classes, not {str(classes)[:20]}: the head can grow later"
+            f"a model cannot have {str(classes)[:20]} classes: ask for 1 or more, at most {MOST_CLASSES:,} "
+            "(the head can grow later)"
         )
     if len(input_shape) != 3 and name == "mlp":  # it takes anything in one row
         input_shape = (1, 1, math.prod(input_shape))

@@ -171,6 +171,8 @@ class DryNetwork(Network):
 
     def grow_head(self, rows: int, generator: np.random.Generator) -> None:
         self.rows = max(rows, self.rows)
+        if self.grows:  # what a row costs follows from how far the rest has grown when it comes
+            super().grow_head(rows, generator)
 
     def _zeros(self, inputs: Inputs) -> Any:
         """Outputs of the right shape."""

@@ -161,7 +161,7 @@ def main() -> None:
         while True:
             numbers, tensors = _receive(given)
             restore_answers(learner, tensors, numbers["class_labels"])
-            found = answer(learner, data, config.eval_precision, numbers["everything"])  # type: ignore[arg-type]
+            found = answer(learner, data, config.eval_precision, numbers["everything"])
             predicted = {} if found.predicted is None else {"predicted": torch.from_numpy(found.predicted)}
             score = {**dataclasses.asdict(found.score), "seconds": found.seconds}
             _send(out, score, predicted)

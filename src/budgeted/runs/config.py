@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tyro.conf import Suppress
 
@@ -79,8 +79,8 @@ class RunConfig:
     """Test images used in evaluations, the same number per class; all if not given."""
     eval_beside: bool = False
     """Evaluate in a process of its own while training goes on, on another core. No result depends on it."""
-    eval_precision: str = "float32"
-    """Of evaluations: float32, or bfloat16, which is faster where the processor has it; see docs/run.md."""
+    eval_precision: Precision = "float32"
+    """Of evaluations; bfloat16 is faster where the processor has it."""
     limit: int | None = None
     """Use just this many samples of the training set, balanced over classes, chosen by the seed."""
     data: str | None = None
@@ -203,8 +203,10 @@ class RunConfig:
         found = {**dataclasses.asdict(self), "model": self.network}
         if not self.sources:
             del found["sources"]
-        if self.keep_checkpoints == NEWEST:  # runs that were begun before it could be said go on as they are
-            del found["keep_checkpoints"]
+        # runs that were begun before these could be said go on as they are
+        for name, usual in (("keep_checkpoints", NEWEST), ("eval_beside", False), ("eval_precision", "float32")):
+            if found[name] == usual:
+                del found[name]
         return found
 
     @classmethod
@@ -277,6 +279,8 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) is Literal:
+        return isinstance(value, str)  # which words are known is said elsewhere
     options = getattr(hint, "__args__", (hint,)) if not getattr(hint, "__origin__", None) else (dict,)
     if isinstance(value, bool):
         return bool in options

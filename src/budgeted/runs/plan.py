@@ -140,12 +140,21 @@ class Planner:
 
     def rehearsed(self, slots: int | None, nbytes: int | None = None) -> Rehearsed:
         rows = self.info.classes if self.method.whole_head else self.course.mean_rows(self.method.trains)
+        if self._grows:  # then the head grows in the rehearsal, too
+            rows = 1
         budget = Budget(bytes=nbytes) if self.varying else None
         found = rehearse(
             lambda **more: self.learner(rows=rows, slots=slots, budget=budget, device="cpu", **more), self.course
         )
         looks = {purpose: cost + found.step.get(purpose, NOTHING) for purpose, cost in self.measured[0].items()}
         return replace(found, step={**found.step, **looks})
+
+    @cached_property
+    def _grows(self) -> bool:
+        """Whether the network grows with the tasks."""
+        probe = self.learner(slots=None if self.varying else 1)
+        probe.close()
+        return probe.network.grows
 
     @cached_property
     def measured(self) -> tuple[dict[Purpose, Cost], float]:

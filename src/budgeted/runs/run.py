@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from budgeted import streams
 from budgeted.budget import NOTHING, Cost, Rule, peak_memory
 from budgeted.errors import BudgetedError
 from budgeted.learner import state
-from budgeted.learner.evaluate import Precision
 from budgeted.learner.events import Listener
 from budgeted.learner.files import disk_errors
 from budgeted.learner.learner import Learner
@@ -270,8 +269,7 @@ class Run:
         }
         asked = Asked(record, moment, list(learner.class_labels))
         if self._beside is None:
-            precision = cast(Precision, self.config.eval_precision)
-            self._complete(asked, answer(learner, self.tested, precision, moment))
+            self._complete(asked, answer(learner, self.tested, self.config.eval_precision, moment))
             return
         self._asked.append(asked)
         self._beside.ask(learner, moment)

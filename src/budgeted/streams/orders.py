@@ -13,7 +13,6 @@ from fractions import Fraction
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 from budgeted.errors import BudgetedError
 
@@ -111,6 +110,8 @@ def arrival_times(
     keys = random_keys(seed, "gaussian times", len(nominal))
     # The middle of one of 2⁵³ equal cells: never 0 or 1, where the inverse of the normal would be infinite.
     uniform = ((keys >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    from scipy.special import ndtri  # takes as long to load as all of ours
+
     return nominal + sd * np.asarray(ndtri(uniform), dtype=np.float64)
 
 

@@ -21,6 +21,7 @@ SMALL = ["--dataset", "digits", "--model", "mlp"]
         (["plan", *SMALL, "--limit", "30", "--slots", "999999999999999999"], "more than any machine holds"),
         (["plan", *SMALL, "--no-measure", "--limit", "9999999999999999999"], "below 2^63"),
         (["plan", *SMALL, "--no-measure", "--limit", "9999999999999"], "lower --limit"),
+        (["costs", "slots", *SMALL, "--memory", "100kB", "--batch-size", "9" * 19], "--batch-size must be"),
         (["run", *SMALL, "--memory", "9999999TB"], "more than any machine holds"),
         (["run", "--dataset", "os:strerror"], "gave no data set"),
         (["run", *SMALL, "--problem", "os:getpid"], "is no problem"),

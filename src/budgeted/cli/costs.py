@@ -17,6 +17,7 @@ from budgeted.budget import parse_bytes
 from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError
 from budgeted.methods import METHODS
+from budgeted.runs.config import MOST_BATCH
 
 What = Literal["slots", "multipliers", "policies", "all"]
 
@@ -80,6 +81,8 @@ class CostsCommand:
         if model is None or memory is None:
             known = paper_setting(dataset)
             model, memory, batch = model or known.model, memory or f"{known.budget}B", batch or known.batch_size
+        if not 2 <= (batch or 16) <= MOST_BATCH:
+            raise BudgetedError(f"--batch-size must be 2 to {MOST_BATCH:,}")
         return Setup(
             dataset,
             model,

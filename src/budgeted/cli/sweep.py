@@ -51,7 +51,7 @@ class Sweep:
         shown = Forgiving()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=shown)
         print(chosen.question, file=shown)
-        if chosen.prices is not None:
+        if chosen.prices is not None and not self.show:
             for line in chosen.prices(chosen.runs):
                 print(line, file=shown)
         failed = 0

@@ -51,3 +51,12 @@ def test_the_size_is_that_of_the_books() -> None:
     assert found is not None
     assert found.size == pytest.approx(2 / 3.141592653589793**0.5)
     assert effect(paired({1: 1.0, 2: 2.0}, {1: 0.0, 2: 0.0})) is None
+
+
+def test_a_difference_far_beyond_the_spread_has_an_interval_too() -> None:
+    """Where scipy's distribution gives up: three runs that hardly differ, a hundred points apart."""
+    for apart in (1e2, 1e4, 1e6):
+        found = effect(paired({1: apart, 2: apart + 0.1, 3: apart + 0.3}, {1: 0.0, 2: 0.0, 3: 0.0}))
+        assert found is not None
+        assert 0 < found.low < found.size
+        assert found.high > found.low

@@ -59,7 +59,10 @@ def _shift(statistic: float, degrees: float, chance: float) -> float:
     """The noncentrality under which a t statistic up to this one has that chance."""
 
     def off(shift: float) -> float:
-        return float(stats.nct.cdf(statistic, degrees, shift)) - chance
+        found = float(stats.nct.cdf(statistic, degrees, shift))
+        if math.isnan(found):  # too far out for scipy to tell from none, or all
+            found = float(shift < statistic)
+        return found - chance
 
     low, high = statistic - 1.0, statistic + 1.0
     while off(low) < 0 and low > -_FAR:

@@ -82,14 +82,9 @@ class ElasticWeightConsolidation(Method):
     @torch.no_grad()
     def penalty(self) -> float:
         """What the penalty is worth now; the steps themselves use just its gradient."""
-        if not self.anchored:
-            return 0.0
         trained = self.learner.network.trained_by_name().items()
-        return (
-            self.strength
-            / 2
-            * sum(float((self.importance[name] * (p - self.anchor[name]).square()).sum()) for name, p in trained)
-        )
+        moved = (float((self.importance[name] * (p - self.anchor[name]).square()).sum()) for name, p in trained)
+        return self.strength / 2 * sum(moved) if self.anchored else 0.0
 
     def grown(self) -> None:
         """A new row matters nothing yet: it is free to move."""

@@ -23,6 +23,7 @@ SMALL = ["--dataset", "digits", "--model", "mlp"]
         (["plan", *SMALL, "--no-measure", "--limit", "9999999999999"], "lower --limit"),
         (["costs", "slots", *SMALL, "--memory", "100kB", "--batch-size", "9" * 19], "--batch-size must be"),
         (["run", *SMALL, "--memory", "9999999TB"], "more than any machine holds"),
+        (["run", *SMALL, "--threads", "1_000"], "--threads"),
         (["run", "--dataset", "os:strerror"], "gave no data set"),
         (["run", *SMALL, "--problem", "os:getpid"], "is no problem"),
         (["run", *SMALL, "--method", "er", "--retrieval", "os:getpid"], "is no retrieval"),

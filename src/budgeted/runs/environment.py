@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Mapping
 from typing import Any
@@ -28,8 +29,15 @@ def available(device: str) -> bool:
     return torch.cuda.is_available() and (wanted.index or 0) < torch.cuda.device_count()
 
 
+def most_threads() -> int:
+    """More than so many get in each other's way, and a library that cannot start them ends the process."""
+    return max(64, 4 * (os.cpu_count() or 1))
+
+
 def environment(threads: int, device: str) -> dict[str, Any]:
     """Everything worth knowing of where a run was made."""
+    if threads > most_threads():
+        raise BudgetedError(f"--threads {threads} is too many for this machine: give {most_threads()} or less")
     if not available(device):
         raise BudgetedError(f"device {device!r} is not there: use --device cpu")
     return {

@@ -196,3 +196,30 @@ def test_what_was_saved_on_a_device_that_is_not_here_can_be_loaded_elsewhere(tmp
         loaded(tmp_path)
     again = load(tmp_path, models.build("mlp", classes=1, input_shape=(1, 8, 8)), device="cpu")
     assert weights_digest(again) == weights_digest(small())
+
+
+def test_what_a_library_writes_beside_its_file_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """safetensors writes under a name of its own and renames: a kill in between leaves that file."""
+    folder = tmp_path / "saved"
+    save(small(), folder)
+    whole = sorted(path.name for path in folder.iterdir())
+
+    def killed(tensors: object, path: Path, *more: object) -> None:
+        (Path(path).parent / ".tmpX1y2Z3").write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("budgeted.learner.state.save_file", killed)
+    monkeypatch.setattr("budgeted.learner.state.shutil.rmtree", lambda *given, **more: None)  # as if killed by -9
+    monkeypatch.setattr("budgeted.learner.files.shutil.rmtree", lambda *given, **more: None)
+    with pytest.raises(KeyboardInterrupt):
+        save(small(), folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*whole, ".tensors.part"])
+    monkeypatch.undo()
+    save(small(), folder)
+    assert sorted(path.name for path in folder.iterdir()) == whole
+    monkeypatch.setattr("budgeted.learner.handing_on.save_file", killed)
+    with pytest.raises(KeyboardInterrupt):
+        export(small(), tmp_path / "model")
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]

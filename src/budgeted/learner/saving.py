@@ -187,15 +187,15 @@ def export(
             _refuse_other_facts(facts_at)
         elif os.path.lexists(model_at):
             _refuse_other_weights(model_at)
-        scratch = part_of(model_at)
+        scratch = part_of(model_at)  # a folder: libraries write beside their file, under names that nobody knows
         remove(scratch)
+        scratch.mkdir()
         try:
-            hand_on(learner, scratch, format, json.dumps(facts))
-            sync_file(scratch)
-            os.replace(scratch, model_at)
-        except BaseException:
+            hand_on(learner, scratch / model_at.name, format, json.dumps(facts))
+            sync_file(scratch / model_at.name)
+            os.replace(scratch / model_at.name, model_at)
+        finally:
             remove(scratch)
-            raise
         write_json(facts_at, facts)
     return [model_at, facts_at]
 

@@ -167,17 +167,18 @@ def write_into(learner: Learner, folder: Path, more: Mapping[str, Any] | None = 
 
 def _write_files(learner: Learner, folder: Path, name: str | None, more: Mapping[str, Any] | None) -> str:
     """Tensors first, under the name given or one by their digest; then the numbers, which make them count."""
-    scratch = folder / TENSORS_PART
+    scratch = folder / TENSORS_PART  # a folder: safetensors writes beside its file, under a name that nobody knows
     remove(scratch)
+    scratch.mkdir()
     try:
-        save_file(tensors_of(learner), scratch)
-        digest, size = file_digest(scratch), scratch.stat().st_size
-        sync_file(scratch)
+        written = scratch / TENSORS
+        save_file(tensors_of(learner), written)
+        digest, size = file_digest(written), written.stat().st_size
+        sync_file(written)
         name = name or f"tensors-{digest[:16]}.safetensors"
-        os.replace(scratch, folder / name)
-    except BaseException:
+        os.replace(written, folder / name)
+    finally:
         remove(scratch)
-        raise
     numbers = {**numbers_of(learner), **(more or {})}
     numbers |= {"tensors_file": name, "tensors_bytes": size, "tensors_sha256": digest}
     replace_file(folder / NUMBERS, json.dumps(sealed(numbers, SEAL)).encode())

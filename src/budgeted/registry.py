@@ -20,11 +20,24 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from budgeted.errors import BudgetedError, UnknownName
 
 T = TypeVar("T")
+
+
+class MadeByName:
+    """A part that goes by a name and settings: the fields of one that is a dataclass."""
+
+    @classmethod
+    def settings_type(cls) -> type:
+        """The dataclass whose fields are its settings."""
+        return cls
+
+    @classmethod
+    def made(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(**settings)
 
 
 class Registry(Mapping[str, T], Generic[T]):

@@ -21,12 +21,12 @@ from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.network import Inputs, Network, called
 from budgeted.problems.batches import Sample, stacked
-from budgeted.registry import Registry
+from budgeted.registry import MadeByName, Registry
 from budgeted.replay import Column
 from budgeted.streams import DatasetInfo
 
 
-class Problem(Keeps, ABC):
+class Problem(MadeByName, Keeps, ABC):
     """What is learned. The fields of one that is a dataclass are its settings (`--set problem.NAME=VALUE`)."""
 
     classes: int | None = None
@@ -175,14 +175,6 @@ class Problem(Keeps, ABC):
         return drawn if len(drawn) > 1 else next(iter(drawn.values()))
 
     # -- by name -----------------------------------------------------------------------------------------------
-
-    @classmethod
-    def settings_type(cls) -> type:
-        return cls
-
-    @classmethod
-    def made(cls, settings: Mapping[str, Any]) -> Self:
-        return cls(**settings)
 
     @classmethod
     def of_data(cls, settings: Mapping[str, Any], info: DatasetInfo, model: nn.Module, device: str) -> Self:

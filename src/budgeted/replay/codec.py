@@ -20,13 +20,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from budgeted.budget.kept import Keeps
-from budgeted.registry import Registry
+from budgeted.registry import MadeByName, Registry
 from budgeted.replay.column import Column
 
 CODE = "code"
@@ -39,7 +39,7 @@ Stored = Mapping[str, Any]
 """What slots hold: a tensor for every column of the codec; under `CODE` a uint8 tensor, in a batch a list of them."""
 
 
-class Codec(Keeps, ABC):
+class Codec(MadeByName, Keeps, ABC):
     """How samples are stored. The fields of one that is a dataclass are its settings (`--set codec.NAME=VALUE`).
 
     What a codec keeps for all slots together (a codebook, tables) it names in `kept`: it is counted, saved and loaded
@@ -112,15 +112,6 @@ class Codec(Keeps, ABC):
 
     def leaving(self, stored: Stored) -> None:
         """What one slot holds (a batch of one) is about to leave."""
-
-    @classmethod
-    def settings_type(cls) -> type:
-        """The dataclass whose fields are its settings."""
-        return cls
-
-    @classmethod
-    def made(cls, settings: Mapping[str, Any]) -> Self:
-        return cls(**settings)
 
 
 CODECS: Registry[type[Codec]] = Registry("codec", "codecs", lambda: Codec)

@@ -10,15 +10,14 @@ assigning it back continues the same sequence.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
-from budgeted.registry import Registry
+from budgeted.registry import MadeByName, Registry
 from budgeted.replay.codec import Samples
 from budgeted.replay.column import slots_for
 from budgeted.replay.lent import Lent
@@ -26,7 +25,7 @@ from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Memory
 
 
-class Selection(Keeps, ABC):
+class Selection(MadeByName, Keeps, ABC):
     """Which samples stay. The fields of one that is a dataclass are its settings (`--set selection.NAME=VALUE`)."""
 
     @abstractmethod
@@ -36,15 +35,6 @@ class Selection(Keeps, ABC):
     def give_up(self, memory: Memory, count: int, generator: np.random.Generator) -> Slots:
         """The slots of `count` stored samples to lose when the memory must shrink: uniformly chosen."""
         return generator.choice(len(memory), count, replace=False)
-
-    @classmethod
-    def settings_type(cls) -> type:
-        """The dataclass whose fields are its settings."""
-        return cls
-
-    @classmethod
-    def made(cls, settings: Mapping[str, Any]) -> Self:
-        return cls(**settings)
 
 
 SELECTIONS: Registry[type[Selection]] = Registry("selection", "selections", lambda: Selection)

@@ -11,6 +11,7 @@ from budgeted.bench.bongard_recipes import KINDS, drawn_questions, paper_prices,
 from budgeted.bench.bongard_recipes import POLICIES as DRAWN_POLICIES
 from budgeted.bench.fair import FROM_RATES, recipe_from, unrated
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
+from budgeted.bench.win_recipes import WIN
 from budgeted.errors import UnknownName
 from budgeted.runs.config import RunConfig
 
@@ -293,6 +294,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "vit": vit,
     **unrated(),
     "screening": screened_parts,
+    **WIN,
     "bongard-drawn": bongard_drawn,
     "bongard-hoi": lambda: bongard_paper("bongard-hoi", "Bongard-HOI"),
     "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld", "?items=every"),

@@ -156,6 +156,7 @@ class Parts:
         beside = (label_column(classes), *learner.method.columns(classes), *learner.retrieval.columns)
         columns = (*sample, *beside)
         codec = make_codec(learner.method.codec, learner.settings.codec)
+        held = codec.columns(sample)
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
             if learner.slots is not None:  # the room of so many samples as they are
@@ -163,7 +164,7 @@ class Parts:
             return self.memory_type(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
         if slots is not None and learner.budget.bytes is not None:  # no room is taken that must be given back at once
-            slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*codec.columns(sample), *beside))))
+            slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*held, *beside))))
         return self.memory_type(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
     def _rates(self, optimizer: Optimizer) -> Rates | None:

@@ -13,17 +13,19 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from budgeted import models
 from budgeted.budget import NOTHING, Budget, Compute, Cost, Purpose, Rule, format_bytes, format_compute, total
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings
+from budgeted.learner.parts import make_codec
 from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
 from budgeted.methods import Method
 from budgeted.network.expandable import Expandable
 from budgeted.problems import PROBLEMS, Problem
-from budgeted.replay import CODECS, bytes_per_slot
+from budgeted.replay import Column, bytes_per_slot
 from budgeted.runs.typical import Typical, typical_of
 from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream
 
@@ -134,9 +136,13 @@ class Planner:
         problem.classes, problem.samples = self.info.classes, self.samples
         return problem
 
-    @property
+    @cached_property
     def varying(self) -> bool:
-        return varying(self.method)
+        """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
+        codec = make_codec(self.method.codec, self.settings.codec)
+        if self.problem == "classification":
+            codec.columns([Column("sample", self.info.input_shape, torch.uint8)])
+        return codec.varying
 
     def rehearsed(self, slots: int | None, nbytes: int | None = None) -> Rehearsed:
         rows = self.info.classes if self.method.whole_head else self.course.mean_rows(self.method.trains)
@@ -195,12 +201,6 @@ class Planner:
             iterations = iterations_within(rehearsed, budget.compute, self.samples)
         spending = rehearsed.spending(iterations * self.samples, budget.compute.rule)
         return Terms(slots, iterations, budget, spending, growth)
-
-
-def varying(method: Method | type[Method]) -> bool:
-    """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
-    codec = method.codec
-    return (CODECS[codec] if isinstance(codec, str) else codec).varying
 
 
 def facts_of(info: DatasetInfo, samples: int | None = None) -> DataFacts:
@@ -300,11 +300,11 @@ def make_plan(
     seed: int = 0,
     problem: str | None = None,
     measure: bool = True,
-    dataset: Callable[[], Dataset] | None = None,
+    dataset: Callable[[], Dataset | None] = lambda: None,
 ) -> Plan:
     """Work out slots, steps, cost and time; needs no data on disk. `measure` rehearses what the method itself runs.
 
-    dataset: loads the data, from which slots that differ in bytes are estimated; nothing else is done with it.
+    dataset: loads the data if they are there, from which slots that differ in bytes are estimated; not asked otherwise.
     """
     samples = info.train_size if samples is None else samples
     if samples < 1:
@@ -323,7 +323,8 @@ def make_plan(
     if planner.varying and (budget.bytes is not None or slots is not None):
         room = slots * raw_bytes(learner) if slots is not None else 0
         items["memory"] = room if budget.bytes is None else budget.bytes - sum(items.values())
-        typical = typical_of(learner, dataset) if dataset is not None else None
+        found = dataset()
+        typical = None if found is None else typical_of(learner, found)
     elif slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
     if measure:

@@ -88,8 +88,9 @@ class Learner(Lends):
         self.account = parts.account(self.ledger)
         self.generators = Generators(seed)
         self.pace = Pace(
-            self.account, self.budget, iterations, self.problem.samples, spend_savings=spend_savings, spending=spending
-        )
+            self.account, self.budget, iterations, self.problem.samples, spend_savings=spend_savings,
+            spending=spending, power=self.settings.learner.pace_power,
+        )  # fmt: skip
         self.batch_size = self.settings.learner.batch_size
         self.stream_batch = int(self.batch_size * self.method.stream_share)
         self.parts = parts(self)
@@ -123,7 +124,7 @@ class Learner(Lends):
         with self.working():
             try:
                 sample = self.problem.check(sample)
-                row = self._row_of(self.problem.key(label))
+                row = self._row_of(self.problem.key(label), sample)
             except BudgetedError as refusal:
                 self.events.tell("refused", why=str(refusal))
                 raise
@@ -179,8 +180,9 @@ class Learner(Lends):
 
     def _train(self) -> None:
         while self.pace.due and not self.pace.spent_up and self.method.trains:
-            # batch norm wants two; a memory of one slot has no more to give
-            if len(self.memory) + len(self.waiting) < min(2, (self.memory.capacity or 2) + self.stream_batch):
+            # batch norm wants two; a memory of one slot has no more to give. Many early steps wait for a full batch
+            wanted = 2 if self.settings.learner.pace_power == 1 else self.batch_size
+            if len(self.memory) + len(self.waiting) < min(wanted, (self.memory.capacity or wanted) + self.stream_batch):
                 return
             new = min(len(self.waiting), self.stream_batch)
             most = self.most(new + min(self.batch_size - new, len(self.memory)))
@@ -291,14 +293,16 @@ class Learner(Lends):
 
     # -- storing -----------------------------------------------------------------------------------------------
 
-    def _row_of(self, key: Any) -> int:
-        """The row of a key; one not met before gets a new row, and the network grows for it."""
+    def _row_of(self, key: Any, sample: Sample) -> int:
+        """The row of a sample's key; one not met before gets a new row, and the network grows for it."""
         row = self.problem.row(key)
         if row is None:
             refuse_class_without_room(self)
             self.refuse_undeclared(len(self.problem.keys) + 1)
             row = self.problem.meet(key)
             self.problem.grow(self.network, row + 1, self.generators["head"])
+            if self.settings.learner.new_rows == "mean":
+                self.paid(partial(self.start_row, row, sample))
             self.method.grown()
             give_up_slots(self)
             self.events.tell("new class", label=key)

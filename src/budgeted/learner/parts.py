@@ -59,6 +59,8 @@ def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings
     if not isinstance(data, DataFacts):
         if settings.learner.train_size is not None:
             raise BudgetedError("learner.train_size is for images that are classified: leave it out")
+        if settings.learner.new_rows != "random":
+            raise BudgetedError("learner.new_rows is for samples that are classified: leave it out")
         return data
     return Classification(
         data,
@@ -91,6 +93,10 @@ class Parts:
             raise BudgetedError(
                 f"method {learner.method.name!r} has a loss of its own over the logits of classes, and "
                 f"{type(learner.problem).__name__} has the model's: choose vanilla, al or er"
+            )
+        if own.new_rows != "random" and learner.method.whole_head:
+            raise BudgetedError(
+                f"method {learner.method.name!r} has the rows of all classes from the start: leave learner.new_rows out"
             )
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]

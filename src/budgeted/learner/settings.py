@@ -45,6 +45,9 @@ class LearnerSettings:
     """learning rate over a stream of known length: down to 0 in a line or a cosine"""
     warm_up: int = 0
     """steps after a new class in which the learning rate rises"""
+    pace_power: float = 1.0
+    """after a share s of a stream of known length, s ** this of the steps have come: 1 evenly, below 1 more of them
+    early (from the first full batch on), above 1 late"""
     label_smoothing: float = 0.0
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
     train_size: int | None = None
@@ -62,6 +65,9 @@ class LearnerSettings:
     evaluation"""
     norm_samples: int = 256
     """of the memory, as many of each class, that they are measured on"""
+    new_rows: Literal["random", "mean"] = "random"
+    """where the row of a new class starts: drawn, or from the features of its first sample beside the mean of stored
+    ones, which a forward pass computes"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -91,6 +97,7 @@ class LearnerSettings:
             ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
             ("warm_up", self.warm_up >= 0, "0 or more"),
+            ("pace_power", 0.1 <= self.pace_power <= 10, "from 0.1 to 10"),
             ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
             ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),

@@ -35,7 +35,7 @@ def feed(learner: Learner, start: int = 0, end: int = 30) -> None:
         learner.learn(image, label)
 
 
-def features(model: nn.Module, inputs: Tensor) -> Tensor:
+def features(model: nn.Module, inputs: Any) -> Tensor:
     assert isinstance(model, Tiny)
     with torch.no_grad():
         found: Tensor = model.eval().body(model.stem(inputs)).mean((2, 3))
@@ -92,7 +92,7 @@ def test_the_first_class_is_drawn_and_the_generator_moves_as_ever() -> None:
     assert learner.generators.state() == plain.generators.state()
 
 
-@pytest.mark.parametrize("name", ["vanilla", "er", "al-sar", "bic", "memo", "remind", "sparcl", "ccl-dc"])
+@pytest.mark.parametrize("name", ["vanilla", "er", "al-sar", "memo", "remind", "ccl-dc"])
 def test_charged_as_run_and_resumed_exactly(name: str, tmp_path: Path) -> None:
     learner = learner_with(name)
     feed(learner)
@@ -116,7 +116,7 @@ def test_charged_as_run_and_resumed_exactly(name: str, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_paid_is_drawn() -> None:
-    learner, plain = (learner_with(iterations=0.0, budget="1FLOP", new_rows=each) for each in ("mean", "random"))  # type: ignore[arg-type]
+    learner, plain = (learner_with(iterations=0.0, budget="1FLOP", new_rows=each) for each in ("mean", "random"))
     for each in (learner, plain):
         feed(each)
     assert torch.equal(learner.head.weight, plain.head.weight)
@@ -144,4 +144,4 @@ def test_what_has_no_new_rows_is_refused() -> None:
         columns = inputs = example = loss = answer = score = None  # type: ignore[assignment]
 
     with pytest.raises(BudgetedError, match="new_rows is for samples that are classified"):
-        make("vanilla", tiny(), Other(), settings=settings_of(METHODS["vanilla"], new_rows="mean"))  # type: ignore[abstract,arg-type]
+        make("vanilla", tiny(), Other(), settings=settings_of(METHODS["vanilla"], new_rows="mean"))  # type: ignore[arg-type]

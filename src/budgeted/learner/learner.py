@@ -26,6 +26,7 @@ from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_withou
 from budgeted.learner.events import Events, Listener
 from budgeted.learner.generators import Generators
 from budgeted.learner.given import Data, budget_of, facts_of, model_of
+from budgeted.learner.hardest import draw_hard
 from budgeted.learner.holding import AsGiven
 from budgeted.learner.lent import Lends, StepRecord
 from budgeted.learner.pace import Pace
@@ -202,8 +203,8 @@ class Learner(Lends):
             if self.retrieval.wants_stream:
                 self.retrieval.meet(self, arrived, rows)
             places = min(len(self.waiting), self.stream_batch)
-            slots = self.retrieval.draw(self.memory, self.batch_size - places, self.generators["retrieval"])
-            drawn = self.memory.gather(slots)
+            drawn = draw_hard(self, self.batch_size - places)
+            slots = drawn.slots
             self.charge_codec()
             samples, labels, ahead = drawn.samples, drawn.labels, self.retrieval.ahead()
             if ahead:

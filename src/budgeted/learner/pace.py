@@ -138,7 +138,7 @@ class Pace:
     def _come(self, arrived: int) -> float:
         """Share of the steps that have come with so many samples."""
         assert self._samples is not None
-        return min(1.0, arrived / self._samples) ** self.power
+        return float(min(1.0, arrived / self._samples) ** self.power)
 
     def _saved(self, before: int, most: Callable[[], int]) -> float:
         """Steps more for this sample, so that what freezing saved is spent within the next twentieth of the stream, as

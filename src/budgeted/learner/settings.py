@@ -68,6 +68,10 @@ class LearnerSettings:
     new_rows: Literal["random", "mean"] = "random"
     """where the row of a new class starts: drawn, or from the features of its first sample beside the mean of stored
     ones, which a forward pass computes"""
+    candidates: float = 1.0
+    """stored samples that are run forward for every one that is trained on, of which the hard ones are likelier"""
+    hardness: float = 1.0
+    """of candidates: weights are the ranks of the losses to this power; 0 draws evenly"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -105,6 +109,8 @@ class LearnerSettings:
             ("train_size_until", 0 < self.train_size_until <= 1, "above 0 and at most 1"),
             ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
             ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
+            ("candidates", 1 <= self.candidates <= 100, "from 1 to 100"),
+            ("hardness", 0 <= self.hardness <= 100, "from 0 to 100"),
             ("norm_samples", self.norm_samples >= 2, "at least 2"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
             ("sampled_group", self.sampled_group >= 1, "at least 1"),

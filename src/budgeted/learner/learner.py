@@ -33,6 +33,7 @@ from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
 from budgeted.methods import Holding, Method, Step
+from budgeted.models.normalisation import normalised
 from budgeted.network import Inputs
 from budgeted.problems import Sample
 from budgeted.problems.batches import at, joined, stacked
@@ -82,7 +83,8 @@ class Learner(Lends):
         self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
         data = facts_of(data)
         self.model_name = model if isinstance(model, str) else None
-        model = model_of(model, data, seed)
+        own = self.settings.learner
+        model = normalised(model_of(model, data, seed), own.normalisation, own.norm_groups)
         self.problem = make_problem(data, model, self.settings, device)
         self.slots, self.seed, self.budget = slots, seed, budget_of(budget, memory, slots)
         self.ledger = Ledger(self.budget.compute)

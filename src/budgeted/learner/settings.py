@@ -13,6 +13,7 @@ from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.methods import Method
+from budgeted.models.normalisation import Normalisation
 from budgeted.network.rates import Schedule
 from budgeted.problems import PROBLEMS
 from budgeted.problems.augment import Augmentation
@@ -60,6 +61,10 @@ class LearnerSettings:
     """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
     average_warm_up: float = 10.0
     """until then over 1 / (this - 1) of the steps so far"""
+    normalisation: Normalisation = "batch"
+    """in the place of the model's batch norms: group norm, or group norm and then batch norm (continual)"""
+    norm_groups: int = 8
+    """of channels in group norm, as far as they divide a layer's channels"""
     norms: Literal["running", "memory"] = "running"
     """statistics of batch norm in predictions: the running ones, or of stored samples as they are, measured before an
     evaluation"""
@@ -111,6 +116,7 @@ class LearnerSettings:
             ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
             ("candidates", 1 <= self.candidates <= 100, "from 1 to 100"),
             ("hardness", 0 <= self.hardness <= 100, "from 0 to 100"),
+            ("norm_groups", self.norm_groups >= 1, "at least 1"),
             ("norm_samples", self.norm_samples >= 2, "at least 2"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
             ("sampled_group", self.sampled_group >= 1, "at least 1"),

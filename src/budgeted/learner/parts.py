@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
+from budgeted.learner.hardest import refuse_unless_drawn_alone
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
@@ -57,8 +58,10 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
 def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings, device: str) -> Problem:
     """The problem as given, or the classification of images with these facts."""
     if not isinstance(data, DataFacts):
-        if settings.learner.train_size is not None:
-            raise BudgetedError("learner.train_size is for images that are classified: leave it out")
+        own, usual = settings.learner, LearnerSettings()
+        for name in ("train_size", "new_rows", "candidates"):
+            if getattr(own, name) != getattr(usual, name):
+                raise BudgetedError(f"learner.{name} is for samples that are classified: leave it out")
         return data
     return Classification(
         data,
@@ -91,6 +94,10 @@ class Parts:
             raise BudgetedError(
                 f"method {learner.method.name!r} has a loss of its own over the logits of classes, and "
                 f"{type(learner.problem).__name__} has the model's: choose vanilla, al or er"
+            )
+        if own.new_rows != "random" and learner.method.whole_head:
+            raise BudgetedError(
+                f"method {learner.method.name!r} has the rows of all classes from the start: leave learner.new_rows out"
             )
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -132,6 +139,8 @@ class Parts:
     def retrieval(self) -> Retrieval:
         learner = self.learner
         retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, self.facts())
+        if self.own.candidates > 1:
+            refuse_unless_drawn_alone(retrieval)
         if retrieval.wants_gradients and self.own.sampled_mode == "training":
             learner.network.sample_gradients()
         return retrieval

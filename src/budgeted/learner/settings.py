@@ -13,6 +13,7 @@ from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.methods import Method
+from budgeted.models.normalisation import Normalisation
 from budgeted.network.rates import Schedule
 from budgeted.problems import PROBLEMS
 from budgeted.problems.augment import Augmentation
@@ -45,6 +46,9 @@ class LearnerSettings:
     """learning rate over a stream of known length: down to 0 in a line or a cosine"""
     warm_up: int = 0
     """steps after a new class in which the learning rate rises"""
+    pace_power: float = 1.0
+    """after a share s of a stream of known length, s ** this of the steps have come: 1 evenly, below 1 more of them
+    early (from the first full batch on), above 1 late"""
     label_smoothing: float = 0.0
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
     train_size: int | None = None
@@ -57,11 +61,22 @@ class LearnerSettings:
     """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
     average_warm_up: float = 10.0
     """until then over 1 / (this - 1) of the steps so far"""
+    normalisation: Normalisation = "batch"
+    """in the place of the model's batch norms: group norm, or group norm and then batch norm (continual)"""
+    norm_groups: int = 8
+    """of channels in group norm, as far as they divide a layer's channels"""
     norms: Literal["running", "memory"] = "running"
     """statistics of batch norm in predictions: the running ones, or of stored samples as they are, measured before an
     evaluation"""
     norm_samples: int = 256
     """of the memory, as many of each class, that they are measured on"""
+    new_rows: Literal["random", "mean"] = "random"
+    """where the row of a new class starts: drawn, or from the features of its first sample beside the mean of stored
+    ones, which a forward pass computes"""
+    candidates: float = 1.0
+    """stored samples that are run forward for every one that is trained on, of which the hard ones are likelier"""
+    hardness: float = 1.0
+    """of candidates: weights are the ranks of the losses to this power; 0 draws evenly"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -91,6 +106,7 @@ class LearnerSettings:
             ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
             ("warm_up", self.warm_up >= 0, "0 or more"),
+            ("pace_power", 0.1 <= self.pace_power <= 10, "from 0.1 to 10"),
             ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
             ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
@@ -98,6 +114,9 @@ class LearnerSettings:
             ("train_size_until", 0 < self.train_size_until <= 1, "above 0 and at most 1"),
             ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
             ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
+            ("candidates", 1 <= self.candidates <= 100, "from 1 to 100"),
+            ("hardness", 0 <= self.hardness <= 100, "from 0 to 100"),
+            ("norm_groups", self.norm_groups >= 1, "at least 1"),
             ("norm_samples", self.norm_samples >= 2, "at least 2"),
             ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
             ("sampled_group", self.sampled_group >= 1, "at least 1"),

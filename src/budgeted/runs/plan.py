@@ -145,7 +145,11 @@ class Planner:
         return codec.varying
 
     def rehearsed(self, slots: int | None, nbytes: int | None = None) -> Rehearsed:
-        rows = self.info.classes if self.method.whole_head else self.course.mean_rows(self.method.trains)
+        rows = (
+            self.info.classes
+            if self.method.whole_head
+            else self.course.mean_rows(self.method.trains, self.settings.learner.pace_power)
+        )
         if self._grows:  # then the head grows in the rehearsal, too
             rows = 1
         budget = Budget(bytes=nbytes) if self.varying and nbytes is not None else None

@@ -18,8 +18,8 @@ from budgeted.bench.table import RunResult, find_runs
 from budgeted.runs.folder import RECORDS
 from budgeted.runs.statistics import NoStatistic, format_mean_sd, summarise, welch
 
-COLUMNS = ("questions", "freezing", "seeds", "before %", "A_AUC of five %", "anytime %", "A_last %", "p against none", "executed GFLOP",
-           "of none", "CPU s", "of none's")  # fmt: skip
+COLUMNS = ("questions", "freezing", "seeds", "before %", "A_AUC of five %", "anytime %", "A_last %", "p against none",
+           "executed GFLOP", "of none", "CPU s", "of none's")  # fmt: skip
 
 
 def rows(runs: list[RunResult]) -> list[list[str]]:

@@ -19,6 +19,7 @@ from budgeted.audit import ExecutedOnData
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
 from budgeted.learner.settings import LearnerSettings
+from budgeted.methods import METHODS
 from budgeted.models.llava_words import answers_of, batch_of, padded_left
 from budgeted.problems import PROBLEMS, Questions
 from budgeted.problems.llava_base import drawn_processor
@@ -227,7 +228,9 @@ def test_a_run_by_name_is_killed_and_goes_on_bit_for_bit(base: Path, tmp_path: P
     assert last["stored"] < 30
 
 
-def test_what_is_no_llava_is_refused_in_one_line(data: streams.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_llava_is_refused_in_one_line(
+    data: streams.Dataset, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BudgetedError, match="has no processor for questions"):
         problem_of(data, models.build("mlp"))
     with pytest.raises(BudgetedError, match="has no questions"):
@@ -238,6 +241,14 @@ def test_what_is_no_llava_is_refused_in_one_line(data: streams.Dataset, monkeypa
     small.processor = drawn_processor()
     with pytest.raises(BudgetedError, match=r"'der\+\+' has a loss of its own"):
         Learner(small, "der++", problem_of(data, small))
+    for method in ("ocs", "memo", "sparcl", "rm", "clib"):
+        with pytest.raises(BudgetedError, match=f"'{method}' looks at the logits of classes"):
+            Learner(small, method, problem_of(data, small), slots=9)
+    for parts in ({"retrieval": "mir"}, {"selection": "aser"}):
+        (part, name), *_ = parts.items()
+        model, method = models.build(f"llava-tiny@{base}", seed=1), METHODS["er"](**parts)
+        with pytest.raises(BudgetedError, match=f"{part} '{name}' looks at the logits of classes"):
+            Learner(model, method, problem_of(data, model), slots=9)
     monkeypatch.setenv("BUDGETED_MODELS", "nowhere")
     with pytest.raises(BudgetedError, match="`budgeted run` makes it"):
         models.build("llava-tiny")

@@ -36,9 +36,9 @@ RATE = 150e12
 
 
 def drawn_questions(kind: str, freezing: str) -> RunConfig:
-    """Thirty new concepts in five tasks for the tiny LLaVA: 300 steps, everything stored, evaluated in the middle and at
-    the end of every task. The averages of the adaptive policy start corrected, since 300 steps are few for its weight
-    of 0.01."""
+    """Thirty new concepts in five tasks for the tiny LLaVA: 300 steps, everything stored, evaluated in the middle and
+    at the end of every task. The averages of the adaptive policy start corrected, since 300 steps are few for its
+    weight of 0.01."""
     samples = streams.info(f"bongard-drawn-{kind}").train_size
     return RunConfig(
         method="vanilla",

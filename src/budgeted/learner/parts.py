@@ -90,10 +90,11 @@ class Parts:
     def network(self, model: nn.Module, device: torch.device) -> Network:
         """A model at work for this learner, on the footing of every other; a method may ask for one more."""
         learner, own = self.learner, self.own
-        if learner.problem.own_loss and not learner.method.plain():
+        if learner.problem.own_loss and (learner.method.of_classes or not learner.method.plain()):
+            does = "looks at" if learner.method.plain() else "has a loss of its own over"
             raise BudgetedError(
-                f"method {learner.method.name!r} has a loss of its own over the logits of classes, and "
-                f"{type(learner.problem).__name__} has the model's: choose vanilla, al or er"
+                f"method {learner.method.name!r} {does} the logits of classes, and {type(learner.problem).__name__} "
+                "has the model's loss: choose vanilla, al, er or ewc"
             )
         if own.new_rows != "random" and learner.method.whole_head:
             raise BudgetedError(
@@ -139,6 +140,7 @@ class Parts:
     def retrieval(self) -> Retrieval:
         learner = self.learner
         retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, self.facts())
+        self._suits("retrieval", learner.method.retrieval, retrieval)
         if self.own.candidates > 1:
             refuse_unless_drawn_alone(retrieval)
         if retrieval.wants_gradients and self.own.sampled_mode == "training":
@@ -156,7 +158,18 @@ class Parts:
         unlimited = learner.slots is None and learner.budget.bytes is None
         if not unlimited and learner.method.selection == "unlimited":
             raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
-        return Unlimited() if unlimited else make_selection(learner.method.selection, learner.settings.selection)
+        if unlimited:
+            return Unlimited()
+        selection = make_selection(learner.method.selection, learner.settings.selection)
+        self._suits("selection", learner.method.selection, selection)
+        return selection
+
+    def _suits(self, kind: str, name: object, part: Retrieval | Selection) -> None:
+        if part.of_classes and self.learner.problem.own_loss:
+            raise BudgetedError(
+                f"{kind} {name!r} looks at the logits of classes, which {type(self.learner.problem).__name__} does not "
+                f"have: choose another {kind}"
+            )
 
     def memory(self, limit: int | None = None) -> Memory:
         """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""

@@ -55,6 +55,7 @@ class SampleWiseImportance(Method):
         "rate_period": "at least 1", "rate_turns": "at least 2", "significance": "between 0 and 0.5",
     }  # fmt: skip
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
+    of_classes: ClassVar[bool] = True
     selection: Named[Selection] = "least-important"
 
     ema: float = 0.9

@@ -92,6 +92,8 @@ class Method(Keeps):
     """whether it keeps something for every class, so that there must be no more of them than were declared"""
     whole_head: ClassVar[bool] = False
     """whether the head has a row for every declared class from the start (X-DER), instead of growing with them"""
+    of_classes: ClassVar[bool] = False
+    """whether it looks at the logits of classes, or makes other views of a picture, though its loss is the plain one"""
     needs_stream: ClassVar[bool] = False
     """whether a batch must have samples of the stream"""
     name: ClassVar[str] = ""

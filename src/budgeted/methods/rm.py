@@ -46,6 +46,7 @@ class RainbowMemory(Method):
     limits = {"views": "at least 2", "spare": "between 0 and 1"}  # noqa: RUF012
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
     boundaries: ClassVar[bool] = True
+    of_classes: ClassVar[bool] = True
     stream_share: float = 0.5
 
     views: int = 12

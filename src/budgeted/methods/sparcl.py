@@ -50,6 +50,7 @@ class SparseContinualLearning(Method):
         "removed": "from 0 to below 1", "passes": "at least 1",
     }  # fmt: skip
     boundaries: ClassVar[bool] = True
+    of_classes: ClassVar[bool] = True
     leaves_out: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5

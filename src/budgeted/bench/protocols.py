@@ -7,6 +7,7 @@ evaluate every 500 samples on 200 test images of each class.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -47,6 +48,14 @@ def cpu_fast(method: str, stream: str = "gaussian", *, settings: Mapping[str, st
 def over_seeds(configs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunConfig, ...]:
     """Seed by seed, so that an experiment that is cut short has the same seeds of everything."""
     return tuple(replace(config, seed=seed) for seed in seeds for config in configs)
+
+
+def at_seeds(runs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunConfig, ...]:
+    """The same experiment over other seeds, its own or more; its own if none is given."""
+    if not seeds:
+        return tuple(runs)
+    without = {json.dumps(replace(run, seed=0).to_json(), sort_keys=True): run for run in runs}
+    return over_seeds(list(without.values()), list(dict.fromkeys(seeds)))
 
 
 def balanced(config: RunConfig) -> RunConfig:

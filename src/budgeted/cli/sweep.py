@@ -15,14 +15,18 @@ from rich.console import Console
 from rich.live import Live
 from tyro.conf import Positional, arg
 
+from budgeted.bench.measured import findings
 from budgeted.bench.on_ray import RayTasks
-from budgeted.bench.protocols import at_seeds
+from budgeted.bench.protocols import Recipe, at_seeds
+from budgeted.bench.recipe_costs import cost_of, rate
 from budgeted.bench.recipes import recipe
 from budgeted.bench.sweep import Place, export, places, sweep
 from budgeted.bench.sweep_table import SweepTable
 from budgeted.bench.table import find_runs, group_runs, markdown
+from budgeted.cli.commands import read
 from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError
+from budgeted.learner.files import read_json
 from budgeted.runs.config import RunConfig
 
 LOCAL = "local"
@@ -62,9 +66,10 @@ class Sweep:
         shown = Forgiving()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=shown)
         print(chosen.question, file=shown)
-        if chosen.prices is not None and not self.show:
-            for line in chosen.prices(chosen.runs):
-                print(line, file=shown)
+        if not chosen.runs:
+            return self._instead(chosen, shown)
+        if not self.show:
+            self._say_cost(chosen, runs, shown)
         failed = [] if self.show else self._sweep(runs, shown)
         found = places(runs, self.out)
         states = Counter(place.state for place in found)
@@ -78,6 +83,29 @@ class Sweep:
             for line in failed:
                 print(f"failed: {line}", file=shown)
             raise BudgetedError(f"{len(failed)} runs failed: mend the cause and call the same command again")
+
+    def _instead(self, chosen: Recipe, shown: Forgiving) -> None:
+        """A measurement or a calculation: no runs, and nothing to be shared out."""
+        if self.show:
+            print("this is no set of runs: nothing to show before it is made", file=shown)
+        elif chosen.command:
+            read(chosen.command).run_()
+        elif chosen.measures is not None:
+            path = chosen.measures(self.out, self.data)
+            for line in findings(read_json(path)):
+                print(line)
+            print(f"{path}: `budgeted report {self.out}` draws it", file=shown)
+        else:
+            raise BudgetedError(f"recipe {self.recipe!r} has no runs")
+
+    def _say_cost(self, chosen: Recipe, runs: Sequence[RunConfig], shown: Forgiving) -> None:
+        """What is ahead, before it starts."""
+        ahead = [place.config for place in places(runs, self.out) if place.state != "finished"]
+        if chosen.prices is not None:
+            for line in chosen.prices(chosen.runs):
+                print(line, file=shown)
+        elif ahead:
+            print(cost_of(ahead).said(rate()), file=shown)
 
     def _sweep(self, runs: Sequence[RunConfig], shown: Forgiving) -> list[str]:
         """Run them; what failed, and why."""

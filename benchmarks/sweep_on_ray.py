@@ -93,11 +93,17 @@ def sweep(recipe: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
-def wait_until(out: Path, pattern: str, count: int, process: subprocess.Popen[bytes]) -> None:
-    while len(list(out.glob(pattern))) < count:
+def wait_until_half(out: Path, half: int, process: subprocess.Popen[bytes]) -> None:
+    """So many runs are finished, and two others have checkpoints to go on from, one on each node."""
+    while len(list(out.glob("*/summary.json"))) < half or under_way(out) < 2:
         if process.poll() is not None:
-            raise SystemExit(f"the sweep ended with {process.returncode} before there were {count} of {pattern}")
+            raise SystemExit(f"the sweep ended with {process.returncode} before it was half-way")
         time.sleep(0.05)
+
+
+def under_way(out: Path) -> int:
+    begun = {path.parent.parent for path in out.glob("*/checkpoints/0*")}
+    return sum(not (folder / "summary.json").exists() for folder in begun)
 
 
 def found(out: Path) -> dict[str, tuple[Any, ...]]:
@@ -115,7 +121,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--samples", type=int, default=200)
-    parser.add_argument("--model", default="resnet20")
+    parser.add_argument("--model", default="cnn8")
     parser.add_argument("--method", default="al-sar")
     options = parser.parse_args()
     # sockets of Ray must have short names
@@ -126,27 +132,28 @@ def main() -> int:
         values = {"method": options.method, "model": options.model, "samples": options.samples}
         recipe.write_text(RECIPE.format(**values, every=every, seeds=seeds))
         half = options.runs // 2
-        assert sweep(recipe, folder / "local").wait() == 0
+        assert sweep(recipe, folder / "local", "--workers", "2").wait() == 0
         expected = found(folder / "local")
-        print(f"{len(expected)} runs in processes of this machine")
+        print(f"{len(expected)} runs in processes of this machine", flush=True)
 
         with cluster(folder / "r1") as (address, second):
             process = sweep(recipe, folder / "node", "--on", address)
-            wait_until(folder / "node", "*/summary.json", half, process)
-            begun = sum(not (path.parent / "summary.json").exists() for path in (folder / "node").glob("*/config.json"))
+            wait_until_half(folder / "node", half, process)
+            begun = under_way(folder / "node")
             kill_group(second)
-            print(f"a node killed after {half} runs, {begun} under way")
+            print(f"a node killed after {half} runs, {begun} under way", flush=True)
             code = process.wait()
             same = found(folder / "node") == expected
             again = sum(count > 1 for count in sittings(folder / "node"))
-            print(f"  the sweep ended with {code}; {again} runs went on elsewhere; same bits: {same}")
+            print(f"  the sweep ended with {code}; {again} runs went on elsewhere; same bits: {same}", flush=True)
 
         with cluster(folder / "r2") as (address, _):
             process = sweep(recipe, folder / "driver", "--on", address)
-            wait_until(folder / "driver", "*/summary.json", half, process)
+            wait_until_half(folder / "driver", half, process)
+            begun = under_way(folder / "driver")
             process.kill()
             process.wait()
-            print(f"the sweep killed after {half} runs")
+            print(f"the sweep killed after {half} runs, {begun} under way", flush=True)
             ended = sweep(recipe, folder / "driver", "--on", address).wait()
             alike = found(folder / "driver") == expected
             again = sum(count > 1 for count in sittings(folder / "driver"))

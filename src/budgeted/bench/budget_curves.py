@@ -96,7 +96,9 @@ def _draw(
     lines = curves(groups, amounts[1][0])  # by what was allowed: what freezing saves makes no budget of its own
     if not lines:
         return False
-    note = "mark: mean over seeds; bar: from the lowest seed to the highest; left: what was used, right: what was allowed"
+    note = (
+        "mark: mean over seeds; bar: from the lowest seed to the highest; left: what was used, right: what was allowed"
+    )
     with drawn(path, groups, note, len(metrics), len(amounts), height=6.4, share_x=False, share_y=False) as (_, panels):
         for row, (key, metric) in enumerate(metrics):
             for column, (amount, name) in enumerate(amounts):

@@ -100,7 +100,9 @@ def _retrieval(learner: Learner, names: Any) -> dict[str, Any]:
     used = retrieval.frequencies.of_samples(learner.memory)
     return {
         "classes": [str(names[label]) if len(names) > label else str(label) for label in learner.class_labels],
-        "similarity": [[round(float(value), 4) for value in row[:count]] for row in retrieval.similarity.matrix[:count]],
+        "similarity": [
+            [round(float(value), 4) for value in row[:count]] for row in retrieval.similarity.matrix[:count]
+        ],
         "use_frequency": [round(float(value), 4) for value in used],
         "labels": [int(label) for label in learner.memory.labels],
     }

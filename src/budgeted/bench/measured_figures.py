@@ -1,4 +1,4 @@
-"""Figures of measurements: the criterion by block, the Fisher estimate, class similarity, use frequency, and the toys."""
+"""Figures of measurements: the criterion by block, the Fisher estimate, class similarity, use frequency, the toys."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def draw_measured(record: Record, folder: Path, kind: str) -> list[tuple[str, Pa
 
 
 @contextmanager
-def _figure(path: Path, title: str, note: str, columns: int = 1, size: tuple[float, float] | None = None) -> Iterator[Any]:
+def _figure(
+    path: Path, title: str, note: str, columns: int = 1, size: tuple[float, float] | None = None
+) -> Iterator[Any]:
     refuse_undrawable(path)
     import matplotlib
 
@@ -61,17 +63,22 @@ def _spread(count: int, most: int = 4) -> list[int]:
 def draw_criterion(record: Record, path: Path) -> None:
     """Figure 8. Values of blocks differ by orders of magnitude: each is shown in units of its own largest one."""
     bfc, blocks = np.asarray(record["bfc"]), record["blocks"]
-    note = "in units of the block's own largest value; above 0: freezing up to this block would gain; dotted: new classes"
+    note = (
+        "in units of the block's largest value after a tenth of the stream; above 0: freezing up to it would gain; "
+        "dotted: new classes"
+    )
     with _figure(path, f"Batch freezing criterion by block: {_of(record)}", note) as axes:
         chosen = _spread(bfc.shape[1])
         ends = []
+        settled = bfc[len(bfc) // 10 :]  # the averages begin at nothing, and what is divided by them is huge
         for place, block in enumerate(chosen):
-            values = bfc[:, block] / max(np.abs(bfc[:, block]).max(), 1e-300)
+            values = bfc[:, block] / max(np.abs(settled[:, block]).max(), 1e-300)
             axes.plot(record["samples"], values, color=COLOURS[place], linewidth=1.5)
             ends.append(float(values[-1]))
-        _names(axes, [f"up to {blocks[block]}" for block in chosen], ends)
         _boundaries(axes, record)
         axes.axhline(0, color="#666666", linewidth=0.8)
+        axes.set_ylim(max(axes.get_ylim()[0], -1.2), min(axes.get_ylim()[1], 1.2))
+        _names(axes, [f"up to {blocks[block]}" for block in chosen], ends)
         axes.set_xlabel("samples of the stream")
         axes.set_ylabel("BFC, mean over steps")
 
@@ -95,7 +102,9 @@ def draw_fisher(record: Record, path: Path) -> None:
     kinds = {kind: np.asarray(values) for kind, values in record["fisher"].items()}
     chosen = _spread(len(record["blocks"]))
     title = f"Fisher trace by block: own estimate and from 16 times as many samples: {_of(record)}"
-    note = "solid: one batch of 16 in every fourth step; dashed: batches of 16; dotted: batches of 64, four times in each"
+    note = (
+        "solid: one batch of 16 in every fourth step; dashed: batches of 16; dotted: batches of 64, four times in each"
+    )
     with _figure(path, title, note, len(chosen), (11, 3.4)) as panels:
         for axes, block in zip(panels, chosen, strict=True):
             for (_, values), style, colour in zip(kinds.items(), ("-", "--", ":"), COLOURS, strict=False):
@@ -126,11 +135,13 @@ def draw_use(record: Record, path: Path) -> None:
     """Every stored sample's use frequency, by class."""
     used, labels = np.asarray(record["use_frequency"]), np.asarray(record["labels"])
     names = record["classes"]
-    with _figure(path, f"Use frequency of what is stored, at the end: {_of(record)}",
-                 "line: median; box: middle half; whiskers: 5 to 95 %; classes in the order in which they came") as axes:  # fmt: skip
+    title = f"Use frequency of what is stored, at the end: {_of(record)}"
+    note = "line: median; box: middle half; whiskers: 5 to 95 %; classes in the order in which they came"
+    with _figure(path, title, note) as axes:
         rows = [used[labels == label] for label in range(len(names))]
         axes.boxplot(rows, whis=(5, 95), showfliers=False, medianprops={"color": COLOURS[1]})
-        axes.set_xticks(range(1, len(names) + 1), [f"{name}\n{len(row)}" for name, row in zip(names, rows, strict=True)])
+        ticks = [f"{name}\n{len(row)}" for name, row in zip(names, rows, strict=True)]
+        axes.set_xticks(range(1, len(names) + 1), ticks)
         axes.set_xlabel("class, and how many of it are stored")
         axes.set_ylabel("effective uses (forgotten ones aside)")
 
@@ -138,7 +149,8 @@ def draw_use(record: Record, path: Path) -> None:
 def draw_decreases(record: Record, path: Path) -> None:
     """Figure 19."""
     rows = record["decreases"]["decrease_by_use"]
-    with _figure(path, f"What a step does to its own sample's loss: {_of(record)}", "mark: mean; line: its standard error") as axes:  # fmt: skip
+    title = f"What a step does to its own sample's loss: {_of(record)}"
+    with _figure(path, title, "mark: mean; line: its standard error") as axes:
         axes.errorbar(range(len(rows)), [row[0] for row in rows], [row[1] or 0 for row in rows], fmt="o-",
                       color=COLOURS[0], markersize=4)  # fmt: skip
         axes.set_xlabel("times the sample was used before")
@@ -150,11 +162,15 @@ def draw_forgotten(record: Record, path: Path) -> None:
     found = record["forgotten"]
     values = np.asarray(found["effective"], dtype=float)
     steps = np.arange(len(values))
-    note = f"mean over {found['references']} references; line: exponential fit, R² {found['r_squared'] or float('nan'):.2f}"
+    fit = "" if found["r_squared"] is None else f"; line: exponential fit, R² {found['r_squared']:.2f}"
+    note = f"mean over {found['references']} references{fit}"
     with _figure(path, f"Effective use of a sample while others are learned: {_of(record)}", note) as axes:
         axes.semilogy(steps, np.where(values > 0, values, np.nan), "o", color=COLOURS[0], markersize=4)
         if found["rate"] is not None:
             axes.semilogy(steps, found["start"] * np.exp(found["rate"] * steps), color=COLOURS[1])
+        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+            axis(lambda value, _: f"{value:g}")
+        axes.tick_params(which="both", labelsize=8)
         axes.set_xlabel("steps with other samples since it was used last")
         axes.set_ylabel("effective use frequency, log scale")
 

@@ -25,6 +25,8 @@ from budgeted.runs.config import RunConfig
 FLOP_OF_A_MAC = 2
 _REFERENCE = ("resnet20", (3, 32, 32), 10)
 _TIMED_STEPS = 4
+START_SECONDS = 5
+"""of a run, until its first sample"""
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,13 @@ class RecipeCost:
     def total(self) -> int:
         return self.training + self.evaluation
 
-    def hours(self, rate: float) -> float:
-        return self.total / rate / 3600
+    def seconds(self, rate: float) -> float:
+        return self.total / rate + START_SECONDS * self.runs
 
     def said(self, rate: float) -> str:
         text = (
             f"{self.runs} runs: at most {format_compute(self.training, 'real')} of training and "
-            f"{format_compute(self.evaluation, 'real')} of evaluation, about {said_time(self.total / rate)} of one "
+            f"{format_compute(self.evaluation, 'real')} of evaluation, about {said_time(self.seconds(rate))} of one "
             f"core of this machine (at {rate / 1e9:.0f} GFLOP/s, the speed of a ResNet-20 step here)"
         )
         return text + (f"; {self.unpriced} runs are not priced" if self.unpriced else "")

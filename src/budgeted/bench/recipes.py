@@ -308,8 +308,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 
 def recipe(name: str, out: Path | None = None) -> Recipe:
-    """By its name (`Table 4` is `table-4`), or one of a user's own as FILE.py:NAME: a `Recipe`, or a function that makes
-    one. One that is made from records of others finds them among the runs in `out`."""
+    """By its name (`Table 4` is `table-4`), or a user's own as FILE.py:NAME: a `Recipe`, or a function that makes one.
+    One that is made from records of others finds them among the runs in `out`."""
     if ":" in name:
         found = load(name)
         found = found() if callable(found) else found

@@ -1,8 +1,8 @@
 """The paper's three toy experiments on use frequency (Figures 19 to 21): what one sample's use does to its loss.
 
-A small network learns single samples, one a step, by plain gradient descent: a step then moves along the gradient of its
-one sample alone, where Adam's averages would mix in those of the steps before. Batch norm takes its statistics from the
-sample itself, in training and in measuring alike.
+A small network learns single samples, one a step, by plain gradient descent: a step then moves along the gradient of
+its one sample alone, where Adam's averages would mix in those of the steps before. Batch norm takes its statistics from
+the sample itself, in training and in measuring alike.
 
 1. `decreases`: how much a step lowers the loss of its own sample, by how often that sample was used before.
 2. `forgotten`: a reference sample is used some times, and its loss after each use is noted; then others are learned,
@@ -131,35 +131,47 @@ def decreases(toy: Toy) -> dict[str, Any]:
     }
 
 
-def _reference_curve(toy: Toy, place: int) -> list[float]:
-    curve = [toy.loss(place)]
-    for _ in range(toy.settings.uses):
+@dataclass(frozen=True)
+class Reference:
+    """A sample after all its uses, its loss after each of them, and the weights after half of them."""
+
+    place: int
+    curve: list[float]
+    half: dict[str, Tensor]
+
+
+def _reference(toy: Toy, place: int) -> Reference:
+    curve, half = [toy.loss(place)], toy.weights()
+    for use in range(1, toy.settings.uses + 1):
         toy.learn(place)
         curve.append(toy.loss(place))
-    return curve
+        if use == toy.settings.uses // 2:
+            half = toy.weights()
+    return Reference(place, curve, half)
 
 
-def _references(toy: Toy) -> Iterator[tuple[int, list[float]]]:
-    """Each reference from the same network, which has seen every other sample twice, with its curve of losses."""
+def _references(toy: Toy) -> Iterator[Reference]:
+    """Each from the same network, which has seen every other sample twice."""
     for place in toy.random.choice(len(toy), min(toy.settings.references, len(toy)), replace=False):
         before = toy.weights()
         order = toy.order(without=int(place))
         for _ in range(2 * (len(toy) - 1)):
             toy.learn(next(order))
-        curve = _reference_curve(toy, int(place))
-        if curve[-1] < curve[0]:  # one whose use lowers no loss has no curve to read back
-            yield int(place), curve
+        found = _reference(toy, int(place))
+        if found.curve[-1] < found.curve[0]:  # one whose use lowers no loss has no curve to read back
+            yield found
         toy.put_back(before)
 
 
 def forgotten(toy: Toy) -> dict[str, Any]:
     """Figure 20: the mean effective frequency after each step with another sample, and its exponential fit."""
     rows = []
-    for place, curve in _references(toy):
-        found, order = [effective(curve, curve[-1])], toy.order(without=place)
+    for reference in _references(toy):
+        curve, order = reference.curve, toy.order(without=reference.place)
+        found = [effective(curve, curve[-1])]
         for _ in range(toy.settings.others):
             toy.learn(next(order))
-            found.append(effective(curve, toy.loss(place)))
+            found.append(effective(curve, toy.loss(reference.place)))
         rows.append(found)
     mean = np.mean(rows, axis=0)
     there = np.flatnonzero(mean > 0)
@@ -174,10 +186,13 @@ def forgotten(toy: Toy) -> dict[str, Any]:
 
 
 def transferred(toy: Toy) -> dict[str, Any]:
-    """Figure 21: cosine of the gradients, and the change of the reference's effective frequency."""
+    """Figure 21: cosine of the gradients, and the change of the reference's effective frequency, which may rise: it has
+    had half of its uses only."""
     cosines, changes = [], []
-    for place, curve in _references(toy):
-        toy_weights, own = toy.weights(), _flat(toy.gradients(place))
+    for reference in _references(toy):
+        place, curve = reference.place, reference.curve
+        toy.put_back(reference.half)
+        own = _flat(toy.gradients(place))
         now = effective(curve, toy.loss(place))
         others = [int(other) for other in toy.random.permutation(len(toy)) if other != place][: toy.settings.others]
         for other in others:
@@ -185,7 +200,7 @@ def transferred(toy: Toy) -> dict[str, Any]:
             cosines.append(float(F.cosine_similarity(own, _flat(gradients), dim=0)))
             toy.step(gradients)
             changes.append(effective(curve, toy.loss(place)) - now)
-            toy.put_back(toy_weights)
+            toy.put_back(reference.half)
     fit = stats.linregress(cosines, changes)
     return {
         "cosine": [round(value, 5) for value in cosines],

@@ -13,6 +13,7 @@ from budgeted.bench.fair import FROM_RATES, recipe_from, unrated
 from budgeted.bench.measured import measured_recipes
 from budgeted.bench.paper_recipes import key, paper_recipes
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
+from budgeted.bench.win_recipes import WIN
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.registry import load
 from budgeted.runs.config import RunConfig
@@ -296,6 +297,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "vit": vit,
     **unrated(),
     "screening": screened_parts,
+    **WIN,
     "bongard-drawn": bongard_drawn,
     "bongard-hoi": lambda: bongard_paper("bongard-hoi", "Bongard-HOI"),
     "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld", "?items=every"),

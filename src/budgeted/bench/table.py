@@ -30,7 +30,7 @@ from budgeted.runs.statistics import (
 )
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints", "decode_threads",
-                     "eval_beside"}  # fmt: skip
+                     "eval_beside", "usual"}  # fmt: skip
 COLUMNS = (
     "method",
     "seeds",

@@ -30,7 +30,7 @@ from budgeted.learner.holding import AsGiven
 from budgeted.learner.lent import Lends, StepRecord
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
-from budgeted.learner.settings import Settings
+from budgeted.learner.settings import Settings, from_pairs
 from budgeted.methods import Holding, Method, Step
 from budgeted.network import Inputs
 from budgeted.problems import Sample
@@ -77,9 +77,9 @@ class Learner(Lends):
         parts: who makes the parts; a rehearsal has others.
         """
         super().__init__()
-        self.settings = settings or Settings()
-        self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
         data = facts_of(data)
+        self.settings = settings or from_pairs({}, make_method(method, {}), getattr(data, "flips", False))
+        self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
         self.model_name = model if isinstance(model, str) else None
         model = model_of(model, data, seed)
         self.problem = make_problem(data, model, self.settings, device)

@@ -158,8 +158,8 @@ class Parts:
         codec = make_codec(learner.method.codec, learner.settings.codec)
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
-            if learner.slots is not None:
-                raise BudgetedError(f"codec {learner.method.codec!r} stores differing sizes: give bytes, no slots")
+            if learner.slots is not None:  # the room of so many samples as they are
+                limit = min(learner.slots * bytes_per_slot(columns), limit or _ANY)
             return self.memory_type(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
         if slots is not None and learner.budget.bytes is not None:  # no room is taken that must be given back at once

@@ -127,8 +127,16 @@ class Settings:
     """of a problem that was given by name"""
 
 
-def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool, problem: str | None = None) -> Settings:
-    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1."""
+def from_pairs(
+    pairs: Mapping[str, str],
+    method: Method,
+    flips: bool,
+    problem: str | None = None,
+    usual: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1; what they leave
+    open is as usual: with the method as it is now, if not given."""
+    pairs = {**(usual_with(method) if usual is None else usual), **pairs}
     kinds = _kinds(method, pairs, problem)
     parts: dict[str, dict[str, Any]] = {part: {} for part in kinds}
     for key, value in pairs.items():
@@ -147,6 +155,12 @@ def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool, problem: s
         typed["codec"],
         typed["problem"],
     )
+
+
+def usual_with(method: Method) -> dict[str, str]:
+    """What the method is usually run with, as far as its parts are those that it names itself."""
+    known = {*setting_names(method)}
+    return {key: value for key, value in method.usual.items() if key in known}
 
 
 def setting_names(method: Method) -> list[str]:

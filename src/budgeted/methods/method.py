@@ -86,6 +86,8 @@ class Method(Keeps):
 
     limits: ClassVar[Mapping[str, str]] = {"stream_share": "from 0 to 1"}
     """what settings must be, in words that `LIMITS` knows, such as "at least 1"; those of the bases hold too"""
+    usual: ClassVar[Mapping[str, str]] = {}
+    """settings of the learner and of the parts that it is run with where nobody says others, as KEY=VALUE pairs"""
     needs_classes: ClassVar[bool] = False
     """whether it keeps something for every class, so that there must be no more of them than were declared"""
     whole_head: ClassVar[bool] = False

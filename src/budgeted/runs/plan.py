@@ -142,7 +142,7 @@ class Planner:
         rows = self.info.classes if self.method.whole_head else self.course.mean_rows(self.method.trains)
         if self._grows:  # then the head grows in the rehearsal, too
             rows = 1
-        budget = Budget(bytes=nbytes) if self.varying else None
+        budget = Budget(bytes=nbytes) if self.varying and nbytes is not None else None
         found = rehearse(
             lambda **more: self.learner(rows=rows, slots=slots, budget=budget, device="cpu", **more), self.course
         )
@@ -172,9 +172,7 @@ class Planner:
         if self.varying:
             if rule == "paper":
                 raise BudgetedError("rule paper counts slots of one size: leave --byte-rule out, or take codec raw")
-            if slots is not None and budget.bytes is None:
-                raise BudgetedError("slots of this codec differ in bytes: give --memory instead of --slots")
-            slots = None
+            slots = None if budget.bytes is not None else slots
         elif budget.bytes is not None:
             probe = self.learner(slots=1)
             fixed = sum(fixed_bytes(probe, self.model, rule).values())
@@ -238,6 +236,11 @@ def fixed_bytes(learner: Learner, model_name: str, rule: Rule) -> dict[str, int]
 def _body_parameters(learner: Learner) -> int:
     head = {id(parameter) for parameter in learner.head.parameters()}
     return sum(parameter.numel() for parameter in learner.model.parameters() if id(parameter) not in head)
+
+
+def raw_bytes(learner: Learner) -> int:
+    """Of a slot that holds a sample as it is."""
+    return bytes_per_slot((*learner.memory.sample_columns, *learner.memory.columns_beside))
 
 
 def slots_within(learner: Learner, model_name: str, budget: int, rule: Rule) -> int:
@@ -317,8 +320,9 @@ def make_plan(
         terms = planner.terms(budget.without_compute(), slots, 1.0, rule)
         slots, growth = terms.slots, terms.growth
     items, typical = fixed_bytes(learner, model_name, rule) | ({"growth": growth} if growth else {}), None
-    if planner.varying and budget.bytes is not None:
-        items["memory"] = budget.bytes - sum(items.values())
+    if planner.varying and (budget.bytes is not None or slots is not None):
+        room = slots * raw_bytes(learner) if slots is not None else 0
+        items["memory"] = room if budget.bytes is None else budget.bytes - sum(items.values())
         typical = typical_of(learner, dataset) if dataset is not None else None
     elif slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
@@ -341,7 +345,7 @@ def make_plan(
         rule=rule,
         samples=samples,
         batch_size=settings.learner.batch_size,
-        slots=slots if typical is None else typical.slots_in(items["memory"]),
+        slots=typical.slots_in(items["memory"]) if typical else None if planner.varying else slots,
         bytes=items,
         iterations=iterations,
         steps=steps,

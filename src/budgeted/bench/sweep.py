@@ -63,7 +63,7 @@ def places(runs: Sequence[RunConfig], out: Path) -> list[Place]:
     """Every run of a recipe, with the folder under `out` that already holds it, or a new name."""
     known = {identity(_config_in(path.parent)): path.parent for path in sorted(out.rglob(CONFIG))}
     found = []
-    for config in (run.with_usual().with_sources() for run in runs):
+    for config in (run.with_sources().with_usual() for run in runs):
         folder = known.get(identity(config.to_json()))
         if folder is None:
             found.append(Place(config, out / _name(config), "missing"))

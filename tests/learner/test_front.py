@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from PIL import Image
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings, export, load, save
-from budgeted.learner.events import Event, csv_file, log_lines, tensorboard
+from budgeted.learner.events import Event, csv_file, log_lines, tensorboard, tracker_of
 from budgeted.problems import Augmentation
 from budgeted.problems.given import picture
 from tests.bright_rows import SHAPE
@@ -228,3 +230,30 @@ def test_events_become_curves_of_tensorboard(tmp_path: Path) -> None:
     found.Reload()
     assert [(point.step, point.value) for point in found.Scalars("evaluation/accuracy")] == [(4, 0.75)]
     assert len(found.Scalars("spent")) == 3
+
+
+def test_events_go_to_a_tracker_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through what trackio and Weights & Biases have in common: `init` and `log`."""
+    told: list[tuple[dict[str, Any], int | None]] = []
+    begun: list[dict[str, Any]] = []
+
+    class Module(ModuleType):
+        def init(self, **given: Any) -> Module:
+            begun.append(given)
+            return self
+
+        def log(self, metrics: dict[str, Any], step: int | None = None) -> None:
+            told.append((metrics, step))
+
+    monkeypatch.setitem(sys.modules, "trackio", Module("trackio"))
+    listener = tracker_of("trackio:mine", {"seed": 1})
+    assert listener is not None
+    assert begun == [{"project": "mine", "config": {"seed": 1}}]
+    learner = taught(4, on_event=listener, budget="1GFLOP")
+    learner.events.tell("evaluation", accuracy=0.75)
+    assert [(set(numbers), step) for numbers, step in told][-1] == ({"evaluation/accuracy", "spent"}, 4)
+    assert told[-1][0]["evaluation/accuracy"] == 0.75
+    assert tracker_of("folder", {}) is None
+    for wrong, message in (("trackio:", "name a project"), ("wandb:mine", "pip install wandb")):
+        with pytest.raises(BudgetedError, match=message):
+            tracker_of(wrong, {})

@@ -42,7 +42,7 @@ lint: $(INSTALLED)  ## style and types only
 docs: $(INSTALLED)  ## the site, into site/: warnings are errors, links are checked
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "site/index.html"
+	@echo "site/index.html; with its search: $(BIN)/python -m http.server --directory site"
 
 dist: $(INSTALLED)  ## the package, into dist/, checked as a package index does
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[release]'

@@ -374,7 +374,7 @@ MISTAKES = {
     "setting's part": (["--set", "foo=1"], "unknown setting 'foo'"),
     "setting of another policy": (["--set", "freezing.n=1"], "unknown setting 'freezing.n'"),
     "setting without value": (["--set", "learner.momentum"], "write KEY=VALUE"),
-    "setting's type": (["--set", "learner.momentum=fast"], "learner.momentum=fast: expected float"),
+    "setting's type": (["--set", "learner.momentum=fast"], "learner.momentum=fast: give a number"),
     "setting's choice": (["--set", "learner.optimizer=adm"], "did you mean 'adam'"),
     "yes or no": (["--set", "learner.channels_last=maybe"], "expected bool"),
     "own part": (["--method", "al-sar", "--freezing", "none"], "defines its own freezing"),

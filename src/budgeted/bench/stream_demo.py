@@ -144,11 +144,16 @@ def _saved(twin: Group, frozen: Group) -> str:
     """What freezing saved, against the same learner without it; seconds of the runs that nobody watched."""
     less = 1 - _per_step(frozen.spent("real"), frozen) / _per_step(twin.spent("real"), twin)
     said = f"freezing  a step of {frozen.label} takes {_less(less)} compute than one of {twin.label}"
-    slow, quick = (Group(group.label, group.runs[1:]) for group in (twin, frozen))
+    slow, quick = unwatched(twin), unwatched(frozen)
     if not slow.runs:
         return said
     seconds = [_per_step(group.values("train_cpu_seconds"), group) for group in (slow, quick)]
     return f"{said}, and {_less(1 - seconds[1] / seconds[0])} CPU time"
+
+
+def unwatched(group: Group) -> Group:
+    """The runs whose seconds are their own: the first one was watched."""
+    return Group(group.label, group.runs[1:])
 
 
 def _per_step(values: Sequence[float], group: Group) -> float:
@@ -177,36 +182,33 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     figure, (left, middle, right) = plt.subplots(
         1, 3, figsize=(13, 4.2), layout="constrained", gridspec_kw={"width_ratios": [1.2, 1, 1.1]}
     )
-    ends = []
+    spent_by_name = []
     for colour, group in zip(COLOURS, groups, strict=False):
         records = [run.periodic_records() for run in group.runs]
         samples = [record["samples"] for record in records[0]]
         accuracy = 100 * np.array([[record["accuracy"] for record in run] for run in records])
         spent = np.array([[record["spent"]["real"] for record in run] for run in records]) / 1e9
         mean = 100 * float(np.mean(group.values("a_auc")))
-        left.plot(samples, accuracy.mean(0), color=colour, linewidth=2, label=f"{group.label}, mean {mean:.1f}")
+        left.plot(samples, accuracy.mean(0), color=colour, linewidth=2, label=f"{group.label} (mean {mean:.1f} %)")
         left.fill_between(samples, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
         middle.plot([0, *samples], [0, *spent.mean(0)], color=colour, linewidth=2)
-        ends.append((float(spent.mean(0)[-1]), group.label, colour))
+        spent_by_name.append((float(spent.mean(0)[-1]), group.label, colour))
     left.set_title("Accuracy on the classes seen so far, %", loc="left", fontsize=10)
-    left.legend(frameon=False, loc="lower right", fontsize=9)
+    figure.legend(frameon=False, loc="outside lower left", ncols=len(groups), fontsize=10)
     middle.set_title("Compute spent, GFLOP (rule real)", loc="left", fontsize=10)
-    lowest = min(ends)
-    middle.annotate(
-        f"{lowest[1]}: {lowest[0]:.0f} GFLOP", (samples[-1], lowest[0]), xytext=(-8, -14), textcoords="offset points",
-        ha="right", va="top", color=lowest[2], fontsize=9,
-    )  # fmt: skip
-    highest = max(ends)
-    middle.annotate(
-        f"the others: {highest[0]:.0f} GFLOP" if len(ends) > 2 else f"{highest[1]}: {highest[0]:.0f} GFLOP",
-        (samples[-1], highest[0]), xytext=(-60, 0), textcoords="offset points", ha="right", va="center", fontsize=9,
-    )  # fmt: skip
+    for place, (amount, name, colour) in enumerate(sorted(spent_by_name)):
+        middle.text(
+            0.97, 0.05 + 0.07 * place, f"{name} {amount:.1f}", color=colour, ha="right", transform=middle.transAxes
+        )
     resting = max(groups, key=lambda group: float(np.mean(group.values("frozen_share"))))
     share = np.mean([_frozen_by_block(run.periodic_records()) for run in resting.runs], axis=0)
     extent = (0, samples[-1], -0.5, len(share) - 0.5)
-    image = right.imshow(share, origin="lower", aspect="auto", cmap="Blues", vmin=0, vmax=100, extent=extent)
+    image = right.imshow(
+        share, origin="lower", aspect="auto", cmap="Blues", vmin=0, vmax=max(10, share.max()), extent=extent
+    )
     right.set_title(f"{resting.label}: steps in which a block rested, %", loc="left", fontsize=10)
     right.set_ylabel("block, the first at the bottom")
+    right.yaxis.get_major_locator().set_params(integer=True)
     figure.colorbar(image, ax=right)
     for axes in (left, middle, right):
         axes.set_xlabel("samples of the stream")

@@ -31,7 +31,8 @@ class UnknownName(BudgetedError):
         elif os.sep in name or name.startswith(("~", ".")):
             super().__init__(f"there is no file or folder {name}: check the path, or give a {kind}: {_some(known)}")
         else:
-            super().__init__(f"unknown {kind} {name!r}, and none is near it: {_some(known, name)}")
+            own = "; your own data go by folder:PATH or manifest:FILE" if kind == "data set" else ""
+            super().__init__(f"unknown {kind} {name!r}, and none is near it: {_some(known, name)}{own}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

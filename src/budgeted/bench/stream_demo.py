@@ -38,8 +38,8 @@ LEARNERS: Mapping[Name, RunConfig] = {
 SAYS: Mapping[str, str] = {
     "plain": "experience replay, drawn at random",
     "balanced": "replay of all classes alike",
-    "frozen": "the same, and blocks rest that a batch need not train",
-    "paper": "aL-SAR as published: freezing, and replay of what was used least",
+    "frozen": "as balanced, and blocks rest that a batch need not train",
+    "paper": "aL-SAR, the paper's: freezing, and replay of what was used least",
 }
 TWIN, FREEZING = "balanced", "frozen"
 _BETWEEN = 25
@@ -136,7 +136,7 @@ def findings(groups: Sequence[Group], folder: Path) -> list[str]:
     )
     if ratios:
         steps = sum(each["steps"] for each in saw.values())
-        lines.append(f"ledger    executed over charged, by an independent counter on {steps} steps: {ratios}")
+        lines.append(f"ledger    executed / charged, by an independent counter over {steps} steps: {ratios}")
     return lines
 
 

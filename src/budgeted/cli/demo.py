@@ -55,8 +55,9 @@ class Demo:
         refuse_without_matplotlib()
         console = wide_console()
         everything = len(self.stream.learners) * len(self.stream.seeds) * self.stream.limit
-        print(f"{len(self.stream.learners)} learners, one budget each: {self.stream.compute} and {self.stream.memory}, "
-              f"network and memory together; {self.stream.limit} digits arrive once")  # fmt: skip
+        print(f"{self.stream.limit} digits arrive once. Every learner may spend {self.stream.compute} and keep "
+              f"{self.stream.memory}, its network included:")  # fmt: skip
+        print("\n".join(f"{name:9} {SAYS[name]}" for name in self.stream.learners))
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task("", total=everything)
 
@@ -112,13 +113,13 @@ class Demo:
 
 def _learners(groups: list[Group]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-    for column in ("learner", "accuracy %", "at the end %", "samples kept", "steps", "compute", "CPU s"):
+    for column in ("learner", "accuracy %", "at the end %", "kept", "steps", "compute", "CPU s"):
         table.add_column(column, justify="left" if column == "learner" else "right")
     for group in groups:
         mean = [sum(group.values(key)) / len(group.runs) for key in ("stored", "iterations")]
         seconds = unwatched(group).values("train_cpu_seconds")
         table.add_row(
-            f"[bold]{group.label}[/]: {SAYS[group.label]}",
+            f"[bold]{group.label}[/]",
             format_mean_sd(summarise(group.values("a_auc")), 1, 100, " ± "),
             format_mean_sd(summarise(group.values("a_last")), 1, 100, " ± "),
             f"{mean[0]:.0f}",

@@ -36,9 +36,9 @@ LEARNERS: Mapping[Name, RunConfig] = {
 }
 """by name: how it is configured beside the budget"""
 SAYS: Mapping[str, str] = {
-    "plain": "experience replay, drawn at random",
-    "balanced": "replay of all classes alike",
-    "frozen": "as balanced, and blocks rest that a batch need not train",
+    "plain": "experience replay, drawn at random (er)",
+    "balanced": "replay of all classes alike (vanilla, class-balanced)",
+    "frozen": "as balanced, and blocks rest that a batch need not train (al)",
     "paper": "aL-SAR, the paper's: freezing, and replay of what was used least",
 }
 TWIN, FREEZING = "balanced", "frozen"

@@ -259,7 +259,7 @@ def read_config(path: Path) -> dict[str, Any]:
             text = file.read(MOST_CONFIG).decode()
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}") from error
+        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}: check the path") from error
     except (ValueError, RecursionError) as error:
         raise BudgetedError(f"{path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(found, dict):

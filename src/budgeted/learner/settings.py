@@ -240,4 +240,5 @@ def _value(key: str, text: str, kind: Any) -> Any:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
         return kind(text)
     except (KeyError, ValueError) as error:
-        raise BudgetedError(f"{key}={text}: expected {kind.__name__}") from error
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, kind.__name__)
+        raise BudgetedError(f"{key}={text}: give {wanted}") from error

@@ -228,7 +228,9 @@ class RunConfig:
             if name not in known:
                 raise UnknownName(f"key in {where}", key, known)
             if not _fits(value, hints[name]):
-                raise BudgetedError(f"{where}: {key} = {value!r} is not of type {hints[name]}")
+                raise BudgetedError(
+                    f"{where}: {key} = {value!r} is not of type {hints[name]}: write it as `budgeted run --help` says"
+                )
             cleaned[name] = {k: str(v) for k, v in value.items()} if isinstance(value, dict) else value
         return cls(**cleaned)
 
@@ -265,11 +267,11 @@ def read_config(path: Path) -> dict[str, Any]:
             text = file.read(MOST_CONFIG).decode()
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}") from error
+        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}: check the path") from error
     except (ValueError, RecursionError) as error:
         raise BudgetedError(f"{path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(found, dict):
-        raise BudgetedError(f"{path} holds no table of keys and values")
+        raise BudgetedError(f'{path} holds no table of keys and values: write lines such as method = "er"')
     settings = found.get("settings")
     if isinstance(settings, dict):  # [settings.learner] learning_rate = ... is learner.learning_rate
         found["settings"] = _flat(settings)

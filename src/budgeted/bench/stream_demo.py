@@ -1,7 +1,9 @@
 """One budget of compute and bytes, three learners: what each makes of it on the embedded digits.
 
-The learners, the budget and the seeds were fixed on seeds that the demo does not show. On the first seed some steps are
-watched by the independent counter, on the others the seconds are taken, so that neither disturbs the other.
+The learners and the budget were chosen on other seeds than the demo shows. Freezing is the plain linear kind, of a
+quarter of the blocks or so: adaptive freezing from random weights rests far too much on a stream as short as this, and
+loses (`--stream.learners plain paper`). On the first seed some steps are watched by the independent counter, on the others
+the seconds are taken, so that neither disturbs the other.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ class StreamDemo:
     """Compute that each may spend."""
     memory: str = "1102kB"
     """Bytes that each may keep, its network included."""
-    seeds: tuple[int, ...] = (1, 2, 3)
+    seeds: tuple[int, ...] = (4, 5, 6)
     """Seeds of each."""
     model: str = "resnet20"
     """Model of every run."""
@@ -183,29 +185,29 @@ def _apart(group: Group, first: Group) -> str:
 
 
 def draw(groups: Sequence[Group], path: Path) -> None:
-    """Left: accuracy over the stream. Middle: compute spent. Right: which blocks were frozen, and when."""
+    """Left: accuracy over the stream. Middle: what a step costs. Right: which blocks were frozen, and when."""
     plt = pyplot()
     figure, (left, middle, right) = plt.subplots(
         1, 3, figsize=(13, 4.2), layout="constrained", gridspec_kw={"width_ratios": [1.2, 1, 1.1]}
     )
-    spent_by_name = []
+    said = []
     for colour, group in zip(COLOURS, groups, strict=False):
         records = [run.periodic_records() for run in group.runs]
         samples = [record["samples"] for record in records[0]]
         accuracy = 100 * np.array([[record["accuracy"] for record in run] for run in records])
-        spent = np.array([[record["spent"]["real"] for record in run] for run in records]) / 1e9
         mean = 100 * float(np.mean(group.values("a_auc")))
         left.plot(samples, accuracy.mean(0), color=colour, linewidth=2, label=f"{group.label} (mean {mean:.1f} %)")
         left.fill_between(samples, accuracy.min(0), accuracy.max(0), color=colour, alpha=0.15, linewidth=0)
-        middle.plot([0, *samples], [0, *spent.mean(0)], color=colour, linewidth=2)
-        spent_by_name.append((float(spent.mean(0)[-1]), group.label, colour))
+        middle.plot(samples, np.mean([_cost_of_steps(run) for run in records], axis=0), color=colour, linewidth=2)
+        steps = float(np.mean(group.values("iterations")))
+        spent = float(np.mean(group.spent("real"))) / 1e9
+        said.append((f"{group.label}: {steps:.0f} steps, {spent:.1f} GFLOP", colour))
     left.set_title("Accuracy on the classes seen so far, %", loc="left", fontsize=10)
     figure.legend(frameon=False, loc="outside lower left", ncols=len(groups), fontsize=10)
-    middle.set_title("Compute spent, GFLOP (rule real)", loc="left", fontsize=10)
-    for place, (amount, name, colour) in enumerate(sorted(spent_by_name)):
-        middle.text(
-            0.97, 0.05 + 0.07 * place, f"{name} {amount:.1f}", color=colour, ha="right", transform=middle.transAxes
-        )
+    middle.set_title("Compute of a step, GFLOP (rule real)", loc="left", fontsize=10)
+    middle.set_ylim(bottom=0)
+    for place, (text, colour) in enumerate(reversed(said)):
+        middle.text(0.04, 0.05 + 0.07 * place, text, color=colour, transform=middle.transAxes)
     resting = max(groups, key=lambda group: float(np.mean(group.values("frozen_share"))))
     share = np.mean([_frozen_by_block(run.periodic_records()) for run in resting.runs], axis=0)
     extent = (0, samples[-1], -0.5, len(share) - 0.5)
@@ -225,6 +227,13 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     figure.suptitle(f"One budget, {len(groups)} learners · {caption(groups)}", x=0.01, ha="left", fontsize=11)
     figure.savefig(path, dpi=130)
     plt.close(figure)
+
+
+def _cost_of_steps(records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """GFLOP of a step between one evaluation and the next."""
+    steps = np.diff([0, *(record["steps"] for record in records)])
+    spent: NDArray[np.float64] = np.diff([0, *(record["spent"]["real"] for record in records)]) / 1e9
+    return spent / np.maximum(steps, 1)
 
 
 def _frozen_by_block(records: list[dict[str, Any]]) -> NDArray[np.float64]:

@@ -51,7 +51,7 @@ def test_rates_are_chosen_from_the_records_and_the_table_is_run_at_them(
         assert (place.config.seed, place.config.limit, place.config.compute) == (11, 40, "50000000FLOP")
         summary = runs.start(place.config, place.folder)
         reached.setdefault(fair.row_of(place.config), {})[place.config.settings[fair.RATE]] = summary["a_auc"]
-    rates = fair.chosen_rates(tmp_path)
+    rates = fair.chosen_rates(fair.choose_rate(), "choose-rate", tmp_path)
     assert rates.keys() == reached.keys()
     assert all(reached[row][rate] == max(reached[row].values()) for row, rate in rates.items())
 

@@ -240,11 +240,6 @@ def _body_parameters(learner: Learner) -> int:
     return sum(parameter.numel() for parameter in learner.model.parameters() if id(parameter) not in head)
 
 
-def slots_within(learner: Learner, model_name: str, budget: int, rule: Rule) -> int:
-    """Slots that fit beside everything else; an impossible budget says the smallest possible one."""
-    return slots_beside(sum(fixed_bytes(learner, model_name, rule).values()), learner, model_name, budget, rule)
-
-
 def grown_bytes(learner: Learner, tasks: int) -> int:
     """What a network that grows will have grown by when so many tasks have ended; it has, then."""
     before = learner.nbytes()

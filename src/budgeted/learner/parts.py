@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -39,7 +39,6 @@ from budgeted.replay import (
 if TYPE_CHECKING:
     from budgeted.learner.learner import Learner
 
-T = TypeVar("T")
 _ANY = 2**40  # bytes of a memory whose limit is not known yet
 
 
@@ -50,7 +49,10 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
     if isinstance(given, Method):
         return dataclasses.replace(given, **settings)
     if isinstance(given, type) and issubclass(given, Method):
-        return _made(f"method {given.name!r}", lambda: given(**settings))
+        try:
+            return given(**settings)
+        except TypeError as error:
+            raise BudgetedError(f"method {given.name!r}: {error}") from error
     raise BudgetedError(f"{given!r} is no method: give a name such as 'al-sar', a class made from Method, or one of it")
 
 
@@ -131,10 +133,15 @@ class Parts:
 
     def retrieval(self) -> Retrieval:
         learner = self.learner
-        retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, self.facts())
+        retrieval = self.retrieval_of(self.facts())
         if retrieval.wants_gradients and self.own.sampled_mode == "training":
             learner.network.sample_gradients()
         return retrieval
+
+    def retrieval_of(self, facts: Facts) -> Retrieval:
+        """One for such a learner."""
+        found: Retrieval = RETRIEVALS.made(self.learner.method.retrieval, self.learner.settings.retrieval, facts)
+        return found
 
     def facts(self, classes: int | None = None) -> Facts:
         learner = self.learner
@@ -147,7 +154,10 @@ class Parts:
         unlimited = learner.slots is None and learner.budget.bytes is None
         if not unlimited and learner.method.selection == "unlimited":
             raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
-        return Unlimited() if unlimited else make_selection(learner.method.selection, learner.settings.selection)
+        if unlimited:
+            return Unlimited()
+        found: Selection = SELECTIONS.made(learner.method.selection, learner.settings.selection)
+        return found
 
     def memory(self, limit: int | None = None) -> Memory:
         """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""
@@ -155,7 +165,8 @@ class Parts:
         sample, classes = learner.holding.columns(), learner.problem.classes
         beside = (label_column(classes), *learner.method.columns(classes), *learner.retrieval.columns)
         columns = (*sample, *beside)
-        codec = make_codec(learner.method.codec, learner.settings.codec)
+        # one of its own for every memory
+        codec: Codec = copy.deepcopy(CODECS.made(learner.method.codec, learner.settings.codec))
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
             if learner.slots is not None:
@@ -186,41 +197,6 @@ class Parts:
         if name in ("random", "adaptive"):
             given.setdefault("seed", self.learner.seed)
         return policy(name, **given)
-
-
-def make_selection(part: Selection | str, settings: Mapping[str, Any]) -> Selection:
-    if isinstance(part, str):
-        kind = SELECTIONS[part]
-        return _made(f"selection {part!r}", lambda: kind.made(settings))
-    if not isinstance(part, Selection):
-        raise BudgetedError(f"{part!r} is no selection: give a name such as 'reservoir', or one made from Selection")
-    return part
-
-
-def make_codec(part: Codec | str, settings: Mapping[str, Any]) -> Codec:
-    """One of its own for a memory."""
-    if isinstance(part, str):
-        kind = CODECS[part]
-        return _made(f"codec {part!r}", lambda: kind.made(settings))
-    if not isinstance(part, Codec):
-        raise BudgetedError(f"{part!r} is no codec: give a name such as 'raw', or one made from Codec")
-    return copy.deepcopy(part)
-
-
-def make_retrieval(part: Retrieval | str, settings: Mapping[str, Any], facts: Facts) -> Retrieval:
-    if isinstance(part, str):
-        kind = RETRIEVALS[part]
-        return _made(f"retrieval {part!r}", lambda: kind.made(settings, facts))
-    if not isinstance(part, Retrieval):
-        raise BudgetedError(f"{part!r} is no retrieval: give a name such as 'sar', or one made from Retrieval")
-    return part
-
-
-def _made(what: str, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except TypeError as error:
-        raise BudgetedError(f"{what}: {error}") from error
 
 
 def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:

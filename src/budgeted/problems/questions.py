@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.models.llava import SHAPES, llava
 from budgeted.models.llava_lora import SMALL, with_lora
 from budgeted.models.llava_words import IGNORED, batch_of, padded_left
@@ -35,15 +36,13 @@ from budgeted.streams.bongard.questions import PICTURES, TEXT, read
 class QuestionSettings:
     """Of `questions`."""
 
-    longest_answer: int = 8
+    longest_answer: int = limited(8, "at least 1")
     """tokens that an answer may have; it ends earlier where the model says so"""
-    multiple: int = 8
+    multiple: int = limited(8, "at least 1")
     """texts are padded to a multiple of so many tokens: every length has its price"""
 
     def __post_init__(self) -> None:
-        for name in ("longest_answer", "multiple"):
-            if getattr(self, name) < 1:
-                raise BudgetedError(f"problem.{name} must be at least 1, got {getattr(self, name)}")
+        refuse_outside_limits(self, "problem.")
 
 
 @PROBLEMS.register("questions")

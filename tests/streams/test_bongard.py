@@ -166,6 +166,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         ([broken(image_files="abc")], "a list of names is something else"),
         (["text"], "entry 0"),
         ({"a": 1}, "this is a dict"),
+        ([], "its list is empty"),
     ],
 )
 def test_what_is_not_the_format_is_named(tmp_path: Path, entries: Any, reason: str) -> None:

@@ -18,7 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from budgeted import streams
-from budgeted.bench.protocols import EQUAL_COMPUTE, Recipe, at_equal_compute, balanced, cpu_fast, over_seeds
+from budgeted.bench.protocols import (
+    EQUAL_COMPUTE,
+    Recipe,
+    at_equal_compute,
+    balanced,
+    cpu_fast,
+    over_seeds,
+    with_settings,
+)
 from budgeted.bench.sweep import places
 from budgeted.bench.table import find_runs
 from budgeted.budget import parse_compute
@@ -129,10 +137,6 @@ def row_of(config: RunConfig) -> str:
 
 def at_rate(config: RunConfig, rates: Rates) -> RunConfig:
     return with_settings(config, {RATE: rates[row_of(config)]} if rates else {})
-
-
-def with_settings(config: RunConfig, settings: Mapping[str, str]) -> RunConfig:
-    return replace(config, settings={**config.settings, **settings})
 
 
 FROM_RATES: dict[str, Callable[[Rates], Recipe]] = {"as-published": as_published, "one-footing": one_footing}

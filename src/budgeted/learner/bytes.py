@@ -91,8 +91,9 @@ def working_bytes(learner: Learner) -> dict[str, int]:
 
 
 def fit_slots(learner: Learner) -> None:
-    """Where nobody said how many slots there are: as many bytes for the memory as are left beside everything else."""
-    if learner.budget.bytes is not None and learner.slots is None:
+    """Where nobody said how many slots there are, or they differ in bytes: as many bytes for the memory as are left
+    beside everything else."""
+    if learner.budget.bytes is not None and (learner.slots is None or learner.memory.varying):
         learner.memory = learner.parts.memory(_left_for_memory(learner, learner.budget.bytes))
         learner.memory.watch(learner.retrieval)
 

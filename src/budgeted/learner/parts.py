@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
+from budgeted.learner.hardest import refuse_unless_drawn_alone
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
@@ -59,8 +60,10 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
 def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings, device: str) -> Problem:
     """The problem as given, or the classification of images with these facts."""
     if not isinstance(data, DataFacts):
-        if settings.learner.train_size is not None:
-            raise BudgetedError("learner.train_size is for images that are classified: leave it out")
+        own, usual = settings.learner, LearnerSettings()
+        for name in ("train_size", "new_rows", "candidates"):
+            if getattr(own, name) != getattr(usual, name):
+                raise BudgetedError(f"learner.{name} is for samples that are classified: leave it out")
         return data
     return Classification(
         data,
@@ -89,10 +92,15 @@ class Parts:
     def network(self, model: nn.Module, device: torch.device) -> Network:
         """A model at work for this learner, on the footing of every other; a method may ask for one more."""
         learner, own = self.learner, self.own
-        if learner.problem.own_loss and not learner.method.plain():
+        if learner.problem.own_loss and (learner.method.of_classes or not learner.method.plain()):
+            does = "looks at" if learner.method.plain() else "has a loss of its own over"
             raise BudgetedError(
-                f"method {learner.method.name!r} has a loss of its own over the logits of classes, and "
-                f"{type(learner.problem).__name__} has the model's: choose vanilla, al or er"
+                f"method {learner.method.name!r} {does} the logits of classes, and {type(learner.problem).__name__} "
+                "has the model's loss: choose vanilla, al, er or ewc"
+            )
+        if own.new_rows != "random" and learner.method.whole_head:
+            raise BudgetedError(
+                f"method {learner.method.name!r} has the rows of all classes from the start: leave learner.new_rows out"
             )
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -134,6 +142,9 @@ class Parts:
     def retrieval(self) -> Retrieval:
         learner = self.learner
         retrieval = self.retrieval_of(self.facts())
+        self._suits("retrieval", learner.method.retrieval, retrieval)
+        if self.own.candidates > 1:
+            refuse_unless_drawn_alone(retrieval)
         if retrieval.wants_gradients and self.own.sampled_mode == "training":
             learner.network.sample_gradients()
         return retrieval
@@ -156,8 +167,16 @@ class Parts:
             raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
         if unlimited:
             return Unlimited()
-        found: Selection = SELECTIONS.made(learner.method.selection, learner.settings.selection)
-        return found
+        selection: Selection = SELECTIONS.made(learner.method.selection, learner.settings.selection)
+        self._suits("selection", learner.method.selection, selection)
+        return selection
+
+    def _suits(self, kind: str, name: object, part: Retrieval | Selection) -> None:
+        if part.of_classes and self.learner.problem.own_loss:
+            raise BudgetedError(
+                f"{kind} {name!r} looks at the logits of classes, which {type(self.learner.problem).__name__} does not "
+                f"have: choose another {kind}"
+            )
 
     def memory(self, limit: int | None = None) -> Memory:
         """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""
@@ -167,14 +186,15 @@ class Parts:
         columns = (*sample, *beside)
         # one of its own for every memory
         codec: Codec = copy.deepcopy(CODECS.made(learner.method.codec, learner.settings.codec))
+        held = codec.columns(sample)
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
-            if learner.slots is not None:
-                raise BudgetedError(f"codec {learner.method.codec!r} stores differing sizes: give bytes, no slots")
+            if learner.slots is not None:  # the room of so many samples as they are
+                limit = min(learner.slots * bytes_per_slot(columns), limit or _ANY)
             return self.memory_type(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
         if slots is not None and learner.budget.bytes is not None:  # no room is taken that must be given back at once
-            slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*codec.columns(sample), *beside))))
+            slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*held, *beside))))
         return self.memory_type(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
     def _rates(self, optimizer: Optimizer) -> Rates | None:

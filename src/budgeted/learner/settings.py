@@ -13,6 +13,7 @@ from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.limits import limited, refuse_outside_limits
 from budgeted.methods import Method
+from budgeted.models.normalisation import Normalisation
 from budgeted.network.rates import Schedule
 from budgeted.problems import PROBLEMS
 from budgeted.problems.augment import Augmentation
@@ -45,6 +46,9 @@ class LearnerSettings:
     """learning rate over a stream of known length: down to 0 in a line or a cosine"""
     warm_up: int = limited(0, "0 or more")
     """steps after a new class in which the learning rate rises"""
+    pace_power: float = limited(1.0, "from 0.1 to 10")
+    """after a share s of a stream of known length, s ** this of the steps have come: 1 evenly, below 1 more of them
+    early (from the first full batch on), above 1 late"""
     label_smoothing: float = limited(0.0, "from 0 to below 1")
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
     train_size: int | None = limited(None, "at least 1")
@@ -57,11 +61,22 @@ class LearnerSettings:
     """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
     average_warm_up: float = limited(10.0, "above 1")
     """until then over 1 / (this - 1) of the steps so far"""
+    normalisation: Normalisation = "batch"
+    """in the place of the model's batch norms: group norm, or group norm and then batch norm (continual)"""
+    norm_groups: int = limited(8, "at least 1")
+    """of channels in group norm, as far as they divide a layer's channels"""
     norms: Literal["running", "memory"] = "running"
     """statistics of batch norm in predictions: the running ones, or of stored samples as they are, measured before an
     evaluation"""
     norm_samples: int = limited(256, "at least 2")
     """of the memory, as many of each class, that they are measured on"""
+    new_rows: Literal["random", "mean"] = "random"
+    """where the row of a new class starts: drawn, or from the features of its first sample beside the mean of stored
+    ones, which a forward pass computes"""
+    candidates: float = limited(1.0, "from 1 to 100")
+    """stored samples that are run forward for every one that is trained on, of which the hard ones are likelier"""
+    hardness: float = limited(1.0, "from 0 to 100")
+    """of candidates: weights are the ranks of the losses to this power; 0 draws evenly"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -109,8 +124,16 @@ class Settings:
     """of a problem that was given by name"""
 
 
-def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool, problem: str | None = None) -> Settings:
-    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1."""
+def from_pairs(
+    pairs: Mapping[str, str],
+    method: Method,
+    flips: bool,
+    problem: str | None = None,
+    usual: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1; what they leave
+    open is as usual: with the method as it is now, if not given."""
+    pairs = {**(usual_with(method) if usual is None else usual), **pairs}
     kinds = _kinds(method, pairs, problem)
     parts: dict[str, dict[str, Any]] = {part: {} for part in kinds}
     for key, value in pairs.items():
@@ -129,6 +152,12 @@ def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool, problem: s
         typed["codec"],
         typed["problem"],
     )
+
+
+def usual_with(method: Method) -> dict[str, str]:
+    """What the method is usually run with, as far as its parts are those that it names itself."""
+    known = {*setting_names(method)}
+    return {key: value for key, value in method.usual.items() if key in known}
 
 
 def setting_names(method: Method) -> list[str]:
@@ -189,4 +218,5 @@ def _value(key: str, text: str, kind: Any) -> Any:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
         return kind(text)
     except (KeyError, ValueError) as error:
-        raise BudgetedError(f"{key}={text}: expected {kind.__name__}") from error
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, kind.__name__)
+        raise BudgetedError(f"{key}={text}: give {wanted}") from error

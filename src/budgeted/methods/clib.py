@@ -52,6 +52,7 @@ class SampleWiseImportance(Method):
 
     kept = ("_rate", "_fall", "_steps", "_measured", "_falls", "_turns", "_turn")
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
+    of_classes: ClassVar[bool] = True
     selection: Named[Selection] = "least-important"
 
     ema: float = limited(0.9, "from 0 to below 1")

@@ -72,10 +72,14 @@ class Method(Keeps):
     stream_share: float = limited(0.0, "from 0 to 1")
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
 
+    usual: ClassVar[Mapping[str, str]] = {}
+    """settings of the learner and of the parts that it is run with where nobody says others, as KEY=VALUE pairs"""
     needs_classes: ClassVar[bool] = False
     """whether it keeps something for every class, so that there must be no more of them than were declared"""
     whole_head: ClassVar[bool] = False
     """whether the head has a row for every declared class from the start (X-DER), instead of growing with them"""
+    of_classes: ClassVar[bool] = False
+    """whether it looks at the logits of classes, or makes other views of a picture, though its loss is the plain one"""
     needs_stream: ClassVar[bool] = False
     """whether a batch must have samples of the stream"""
     name: ClassVar[str] = ""

@@ -17,6 +17,7 @@ Deviations, ours / paper / published code: docs/methods/ocs.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from budgeted.network.per_sample import flat
 class OnlineCoreset(Method):
     """ER that trains on and keeps the arrived samples whose gradients speak for the others and for the memory"""
 
+    of_classes: ClassVar[bool] = True
     needs_stream = True
     stream_share: float = 0.5
 

@@ -46,6 +46,7 @@ class RainbowMemory(Method):
     kept = ("_ended",)
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
     boundaries: ClassVar[bool] = True
+    of_classes: ClassVar[bool] = True
     stream_share: float = 0.5
 
     views: int = limited(12, "at least 2")

@@ -46,6 +46,7 @@ class SparseContinualLearning(Method):
 
     kept = ("active", "trained", "steps", "adjusted", "mistakes", "passed", "met")
     boundaries: ClassVar[bool] = True
+    of_classes: ClassVar[bool] = True
     leaves_out: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5

@@ -156,6 +156,9 @@ class DryNetwork(Network):
         if self.grows:  # what a row costs follows from how far the rest has grown when it comes
             super().grow_head(rows, generator)
 
+    def _set_row(self, row: int, *values: Tensor) -> None:
+        """Its head has no such row."""
+
     def _zeros(self, inputs: Inputs) -> Any:
         """Outputs of the right shape."""
         if isinstance(self.head, nn.Linear) and self.rows:

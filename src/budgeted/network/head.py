@@ -1,7 +1,8 @@
 """The growing head: a new class adds a row, and nothing that was learned moves. The same for every method.
 
-The new row starts as a linear layer's default would (uniform within 1 / sqrt(features)), from the run's own generator.
-The optimizer keeps what it knows of the old rows; the new row starts with zero moments.
+The new row starts as a linear layer's default would (uniform within 1 / sqrt(features)), from the run's own generator,
+or from what the class's first sample looks like beside others. The optimizer keeps what it knows of the old rows; the
+new row starts with zero moments.
 """
 
 from __future__ import annotations
@@ -31,6 +32,18 @@ def grow(head: nn.Linear, classes: int, optimizer: Optimizer, generator: np.rand
         _replace(optimizer, old, new)
         head._parameters[name] = new
     head.out_features = classes
+
+
+def row_towards(features: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Row and bias of a class whose only sample's features come first, with those of other classes behind, beside the
+    rows of these. It points from the middle of the others to the sample and is as long as their rows are in the mean;
+    half way between both it says what they say in the mean, so that it neither takes all samples nor none."""
+    first, others = features[0], features[1:].mean(0)
+    away = first - others
+    row = away * (weight.norm(dim=1).mean() / away.norm().clamp(min=torch.finfo(away.dtype).tiny))
+    between = (first + others) / 2
+    said = (weight @ between).mean() if bias is None else (weight @ between + bias).mean()
+    return row, said - row @ between
 
 
 def _replace(optimizer: Optimizer, old: nn.Parameter, new: nn.Parameter) -> None:

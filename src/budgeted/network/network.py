@@ -38,7 +38,7 @@ from budgeted.network.average import Average
 from budgeted.network.calls import Inputs, as_given, called, count_of
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
-from budgeted.network.head import carried_over, grow
+from budgeted.network.head import carried_over, grow, row_towards
 from budgeted.network.norms import MeasuredNorms
 from budgeted.network.per_sample import PerSampleGradients
 from budgeted.network.rates import Rates
@@ -275,6 +275,21 @@ class Network(RunsAside):
         if self.average is not None:
             self.average.follow(self.model)
         self.freezing.refresh()
+
+    def start_row(self, row: int, inputs: Inputs) -> None:
+        """Let the newest row of the head begin from what the first of these inputs, of its class, looks like beside the
+        others, of other classes."""
+        features, head = self.features("forward", inputs), self.linear_head
+        bias = None if head.bias is None else head.bias[:row]
+        self._set_row(row, *self.run("forward", row_towards, features, head.weight[:row], bias))
+
+    @torch.no_grad()
+    def _set_row(self, row: int, *values: Tensor) -> None:
+        for name, value in zip(("weight", "bias"), values, strict=True):
+            if (parameter := self.linear_head._parameters[name]) is not None:
+                parameter[row] = value
+                if self.average is not None:
+                    self.average.weights[f"{self.freezing.chain.head}.{name}"][row] = value
 
     def changed(self) -> None:
         """The model has got another extractor, branch or mask, or lost one: parameters, chain, prices and sampled

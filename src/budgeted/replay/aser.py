@@ -63,6 +63,8 @@ class AdversarialShapley(MeetsTheStream):
     Drawn are the candidates with the highest score; uniformly until the memory is full.
     """
 
+    of_classes = True
+
     @classmethod
     def settings_type(cls) -> type:
         return ASERSettings
@@ -122,6 +124,8 @@ class ShapleySelection(Reservoir):
 
     Where the compute that is left does not pay for the values, arrived samples enter as in a reservoir.
     """
+
+    of_classes = True
 
     def __init__(self, settings: ASERSettings | None = None) -> None:
         super().__init__()

@@ -53,6 +53,8 @@ class MIRSettings:
 class MaximallyInterfered(MeetsTheStream):
     """Those whose loss would rise most by an update on what just arrived."""
 
+    of_classes = True
+
     @classmethod
     def settings_type(cls) -> type:
         return MIRSettings

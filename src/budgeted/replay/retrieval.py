@@ -48,6 +48,8 @@ class Retrieval(Keeps, ABC):
     """Whether `observe` has a use for sampled per-sample gradients; if not, nobody need compute them."""
     wants_stream: bool = False
     """Whether it looks at the samples that just arrived, and at the model, before it draws."""
+    of_classes: bool = False
+    """Whether it looks at the logits of classes: then it is of no use to a problem that is not about classes."""
     operations: int = 0
     """of the latest draw under rule `real`, where no dispatcher sees them: one per element of an elementwise
     operation, one per input of a reduction, two per multiply-accumulate, nothing for a move"""

@@ -15,14 +15,16 @@ sets, command line and logging are left out: importing them downloads weights of
     mammoth-env/bin/pip install --no-deps torchvision==MATCHING kornia kornia_rs timm==0.9.8
     mammoth-env/bin/pip install --no-deps --editable .         # this project, for the constants of both
 
-    python benchmarks/methods_against_mammoth.py --mammoth FOLDER --mammoth-python mammoth-env/bin/python --out results/FOLDER
+    python benchmarks/methods_against_mammoth.py --mammoth FOLDER --mammoth-python mammoth-env/bin/python \\
+        --out results/FOLDER
+    ... --seeds 30 --only "ours: (er|der)"
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
+import re
 import sys
 from argparse import Namespace
 from collections import OrderedDict
@@ -190,7 +192,6 @@ def open_mammoth(folder: Path) -> dict[str, str]:
     """Its modules can be imported from here on; its data sets, which would be downloaded, are not there."""
     from importlib.metadata import version
 
-    os.environ.setdefault("TQDM_DISABLE", "1")
     absent = ModuleType("datasets")
     absent.__dict__.update(get_dataset=None, get_dataset_names=None, get_dataset_config_names=None)
     sys.modules["datasets"] = absent
@@ -242,9 +243,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10, help="runs of each variant: at least two")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=RATE, help="learning rate")
-    parser.add_argument("--only", default="", help="only comparisons whose first name has this in it, such as x-der")
-    parser.add_argument("--out", type=Path, help="folder for DATASET.json, DATASET.md and DATASET_runs.jsonl")
-    parser.add_argument("--again", type=Path, help="a DATASET.json: make its tables anew from the runs beside it")
+    parser.add_argument("--only", default="", help="only comparisons whose first name matches this, such as 'x-der'")
+    parser.add_argument("--out", type=Path, help="folder for DATASET_SEEDS.json, .md and _runs.jsonl")
+    parser.add_argument("--again", type=Path, help="such a .json: make its tables anew from the runs beside it")
     parser.add_argument("--work", choices=["ours", "theirs"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
@@ -264,7 +265,7 @@ def main() -> None:
     pythons = {"ours": sys.executable, "theirs": arguments.mammoth_python}
     runs, versions = measure(
         {s: [python, __file__, "--work", s, "--mammoth", str(arguments.mammoth)] for s, python in pythons.items()},
-        [pair for pair in (*METHODS, *ABLATIONS) if arguments.only in pair.first],
+        [pair for pair in (*METHODS, *ABLATIONS) if re.search(arguments.only, pair.first)],
         dataset,
         partial(drawn, dataset.input_shape),
         seeds=range(arguments.first_seed, arguments.first_seed + arguments.seeds),
@@ -288,7 +289,7 @@ def main() -> None:
         },
         "versions": versions,
     }
-    name = f"{arguments.dataset}{'_' if arguments.only else ''}{arguments.only}.json"
+    name = f"{arguments.dataset}_{arguments.seeds}.json"
     keep(runs, record, arguments.out / name, KINDS)
 
 

@@ -112,7 +112,8 @@ class SparseContinualLearning(Method):
             self._refresh(step, weights)
         self.steps += 1
         gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-        self.learner.run("backward", _mask, [*gradients.values()], [self.trained[name] for name in gradients])
+        if gradients:  # all of them may rest
+            self.learner.run("backward", _mask, [*gradients.values()], [self.trained[name] for name in gradients])
 
     @torch.no_grad()
     def after_step(self, step: Step, logits: Tensor) -> None:

@@ -30,8 +30,9 @@ class LearnerSettings:
 
     batch_size: int = 16
     """samples in a training batch"""
-    optimizer: Literal["adam", "adamw", "muon", "sgd"] = "adam"
-    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else"""
+    optimizer: Literal["adam", "adamw", "muon", "schedule-free", "sgd"] = "adam"
+    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else;
+    schedule-free: adamw that predicts with an average inside the optimizer, whose bytes count"""
     learning_rate: float = 3e-4
     """step size"""
     weight_decay: float = 0.0
@@ -42,6 +43,8 @@ class LearnerSettings:
     """of muon"""
     muon_iterations: int = 5
     """Newton-Schulz iterations of muon, which are charged"""
+    free_power: float = 0.0
+    """of schedule-free: above 0 late steps weigh more in the average, by their number to this power"""
     schedule: Schedule = "constant"
     """learning rate over a stream of known length: down to 0 in a line or a cosine"""
     warm_up: int = 0
@@ -106,6 +109,7 @@ class LearnerSettings:
             ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
             ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
             ("warm_up", self.warm_up >= 0, "0 or more"),
+            ("free_power", 0 <= self.free_power <= 100, "from 0 to 100"),
             ("pace_power", 0.1 <= self.pace_power <= 10, "from 0.1 to 10"),
             ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
             ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),

@@ -1,4 +1,4 @@
-"""Schedule-free AdamW: against the paper's equations, one number at a time; rows that come later; charged and resumed."""
+"""Schedule-free AdamW: against the equations, one number at a time; rows that come later; charged and resumed."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -19,9 +19,11 @@ from budgeted.learner.hardest import refuse_unless_drawn_alone
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
+from budgeted.network.average import Averaged
 from budgeted.network.muon import Muon
 from budgeted.network.norms import MeasuredNorms
 from budgeted.network.rates import Rates
+from budgeted.network.schedule_free import PointOfAverage, ScheduleFree
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
     CODECS,
@@ -40,7 +42,6 @@ from budgeted.replay import (
 if TYPE_CHECKING:
     from budgeted.learner.learner import Learner
 
-T = TypeVar("T")
 _ANY = 2**40  # bytes of a memory whose limit is not known yet
 
 
@@ -51,7 +52,10 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
     if isinstance(given, Method):
         return dataclasses.replace(given, **settings)
     if isinstance(given, type) and issubclass(given, Method):
-        return _made(f"method {given.name!r}", lambda: given(**settings))
+        try:
+            return given(**settings)
+        except TypeError as error:
+            raise BudgetedError(f"method {given.name!r}: {error}") from error
     raise BudgetedError(f"{given!r} is no method: give a name such as 'al-sar', a class made from Method, or one of it")
 
 
@@ -123,7 +127,7 @@ class Parts:
             learner.problem.example,
             rates=self._rates(optimizer),
             autocast=own.autocast,
-            average=make_average(own, model, learner.seed),
+            average=make_average(own, model, optimizer, learner.seed),
             norms=MeasuredNorms(model) if own.norms == "memory" else None,
             seed=learner.seed,
             sample=lambda: SampledGradients(
@@ -139,13 +143,18 @@ class Parts:
 
     def retrieval(self) -> Retrieval:
         learner = self.learner
-        retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, self.facts())
+        retrieval = self.retrieval_of(self.facts())
         self._suits("retrieval", learner.method.retrieval, retrieval)
         if self.own.candidates > 1:
             refuse_unless_drawn_alone(retrieval)
         if retrieval.wants_gradients and self.own.sampled_mode == "training":
             learner.network.sample_gradients()
         return retrieval
+
+    def retrieval_of(self, facts: Facts) -> Retrieval:
+        """One for such a learner."""
+        found: Retrieval = RETRIEVALS.made(self.learner.method.retrieval, self.learner.settings.retrieval, facts)
+        return found
 
     def facts(self, classes: int | None = None) -> Facts:
         learner = self.learner
@@ -160,7 +169,7 @@ class Parts:
             raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
         if unlimited:
             return Unlimited()
-        selection = make_selection(learner.method.selection, learner.settings.selection)
+        selection: Selection = SELECTIONS.made(learner.method.selection, learner.settings.selection)
         self._suits("selection", learner.method.selection, selection)
         return selection
 
@@ -177,7 +186,8 @@ class Parts:
         sample, classes = learner.holding.columns(), learner.problem.classes
         beside = (label_column(classes), *learner.method.columns(classes), *learner.retrieval.columns)
         columns = (*sample, *beside)
-        codec = make_codec(learner.method.codec, learner.settings.codec)
+        # one of its own for every memory
+        codec: Codec = copy.deepcopy(CODECS.made(learner.method.codec, learner.settings.codec))
         held = codec.columns(sample)
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
@@ -211,41 +221,6 @@ class Parts:
         return policy(name, **given)
 
 
-def make_selection(part: Selection | str, settings: Mapping[str, Any]) -> Selection:
-    if isinstance(part, str):
-        kind = SELECTIONS[part]
-        return _made(f"selection {part!r}", lambda: kind.made(settings))
-    if not isinstance(part, Selection):
-        raise BudgetedError(f"{part!r} is no selection: give a name such as 'reservoir', or one made from Selection")
-    return part
-
-
-def make_codec(part: Codec | str, settings: Mapping[str, Any]) -> Codec:
-    """One of its own for a memory."""
-    if isinstance(part, str):
-        kind = CODECS[part]
-        return _made(f"codec {part!r}", lambda: kind.made(settings))
-    if not isinstance(part, Codec):
-        raise BudgetedError(f"{part!r} is no codec: give a name such as 'raw', or one made from Codec")
-    return copy.deepcopy(part)
-
-
-def make_retrieval(part: Retrieval | str, settings: Mapping[str, Any], facts: Facts) -> Retrieval:
-    if isinstance(part, str):
-        kind = RETRIEVALS[part]
-        return _made(f"retrieval {part!r}", lambda: kind.made(settings, facts))
-    if not isinstance(part, Retrieval):
-        raise BudgetedError(f"{part!r} is no retrieval: give a name such as 'sar', or one made from Retrieval")
-    return part
-
-
-def _made(what: str, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except TypeError as error:
-        raise BudgetedError(f"{what}: {error}") from error
-
-
 def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
     parameters, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
     if settings.optimizer == "muon":
@@ -257,6 +232,8 @@ def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
             iterations=settings.muon_iterations,
             weight_decay=decay,
         )
+    if settings.optimizer == "schedule-free":
+        return ScheduleFree(parameters, rate, weight_decay=decay, power=settings.free_power)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
@@ -273,7 +250,11 @@ def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Par
     return [p for p in parameters if id(p) in wanted], [p for p in parameters if id(p) not in wanted]
 
 
-def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:
+def make_average(settings: LearnerSettings, model: nn.Module, optimizer: Optimizer, seed: int) -> Averaged | None:
+    if isinstance(optimizer, ScheduleFree):
+        if settings.average != "none":
+            raise BudgetedError("optimizer schedule-free keeps an average of its own: leave learner.average out")
+        return PointOfAverage(model, optimizer)
     if settings.average == "none":
         return None
     return Average(

@@ -20,12 +20,11 @@ from budgeted import models
 from budgeted.budget import NOTHING, Budget, Compute, Cost, Purpose, Rule, format_bytes, format_compute, total
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings
-from budgeted.learner.parts import make_codec
 from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
 from budgeted.methods import Method
 from budgeted.network.expandable import Expandable
 from budgeted.problems import PROBLEMS, Problem
-from budgeted.replay import Column, bytes_per_slot
+from budgeted.replay import CODECS, Codec, Column, bytes_per_slot
 from budgeted.runs.typical import Typical, typical_of
 from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream
 
@@ -139,7 +138,7 @@ class Planner:
     @cached_property
     def varying(self) -> bool:
         """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
-        codec = make_codec(self.method.codec, self.settings.codec)
+        codec: Codec = copy.deepcopy(CODECS.made(self.method.codec, self.settings.codec))
         if self.problem == "classification":
             codec.columns([Column("sample", self.info.input_shape, torch.uint8)])
         return codec.varying
@@ -245,11 +244,6 @@ def _body_parameters(learner: Learner) -> int:
 def raw_bytes(learner: Learner) -> int:
     """Of a slot that holds a sample as it is."""
     return bytes_per_slot((*learner.memory.sample_columns, *learner.memory.columns_beside))
-
-
-def slots_within(learner: Learner, model_name: str, budget: int, rule: Rule) -> int:
-    """Slots that fit beside everything else; an impossible budget says the smallest possible one."""
-    return slots_beside(sum(fixed_bytes(learner, model_name, rule).values()), learner, model_name, budget, rule)
 
 
 def grown_bytes(learner: Learner, tasks: int) -> int:

@@ -94,7 +94,7 @@ def look_inside(settings: InsideSettings, data_dir: Path | None) -> dict[str, An
 def _retrieval(learner: Learner, names: Any) -> dict[str, Any]:
     """What similarity-aware retrieval has come to believe, by class in the order in which they came."""
     retrieval = learner.retrieval
-    if not isinstance(retrieval, SimilarityAware):
+    if not isinstance(retrieval, SimilarityAware) or retrieval.similarity is None:
         return {}
     count = len(learner.class_labels)
     used = retrieval.frequencies.of_samples(learner.memory)

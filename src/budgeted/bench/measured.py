@@ -40,14 +40,19 @@ class Measurement:
 _TOYS = ToySettings()
 _ESTIMATE = InsideSettings(method="al", stream="gaussian", samples=2_000, larger_sample=True)
 _INSIDE = InsideSettings()
-_PAPER = {"model": "resnet32", "samples": 50_000, "slots": 2_000}
+
+
+def _as_published(settings: InsideSettings) -> InsideSettings:
+    return replace(settings, model="resnet32", samples=50_000, slots=2_000)
+
+
 MEASUREMENTS: dict[str, Measurement] = {
     "Figure 5": Measurement(
-        "Is the Fisher estimate near that from 16 times as many samples?", _ESTIMATE, replace(_ESTIMATE, **_PAPER)
+        "Is the Fisher estimate near that from 16 times as many samples?", _ESTIMATE, _as_published(_ESTIMATE)
     ),
     "Figure 8": Measurement(
         "How does the freezing criterion of each block move, and what when a task ends?", _INSIDE,
-        replace(_INSIDE, **_PAPER),
+        _as_published(_INSIDE),
     ),
     "Figures 19 to 21": Measurement(
         "Does use lower what a sample teaches, is it forgotten exponentially, do similar samples count?", _TOYS,

@@ -7,6 +7,7 @@ ends its tasks, and with them the processes whose lifelines they hold.
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Any
 
@@ -41,7 +42,7 @@ class RayTasks:
         if not ray.is_initialized():
             address = "auto" if on == HERE else on
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="error")
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise BudgetedError(
                     f"no Ray cluster answers at {on!r} ({_first_line(error)}): begin one by `ray start --head`, or "

@@ -13,7 +13,7 @@ PYTEST_WORKERS ?= 2
 export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint docs clean
+.PHONY: help install demo test lint docs dist clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 10
@@ -48,7 +48,13 @@ lint: $(TOOLS)  ## style and types only
 docs: $(INSTALLED)  ## the site, into site/: warnings are errors, links are checked
 	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "site/index.html"
+	@echo "site/index.html; with its search: $(BIN)/python -m http.server --directory site"
+
+dist: $(INSTALLED)  ## the package, into dist/, checked as a package index does
+	@$(PIP) install --constraint constraints.txt --no-build-isolation --editable '.[release]'
+	@rm -rf build dist
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+	@$(BIN)/python -m twine check --strict dist/*
 
 clean:  ## remove the environment, caches and build products; runs stay
 	rm -rf $(VENV) build dist site src/budgeted.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from budgeted.bench.drawing import pyplot, refuse_without_matplotlib
 from budgeted.bench.table import Group
 from budgeted.bench.table_formats import caption
 from budgeted.errors import BudgetedError
@@ -34,9 +35,10 @@ _UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1))
 
 
 def refuse_undrawable(path: Path) -> None:
-    """Before anything is computed: a kind of picture that nobody draws."""
+    """Before anything is computed: a kind of picture that nobody draws, or nobody here."""
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise BudgetedError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
+    refuse_without_matplotlib()
 
 
 def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
@@ -227,11 +229,7 @@ def drawn(
 ) -> Iterator[tuple[Figure, Any]]:
     """A figure and its axes (one, or a list of panels), titled by what the runs have in common, written to the file."""
     refuse_undrawable(path)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     size = (8.5, height or 4.6) if columns == 1 else (10, height or 1.0 + 2.0 * rows)
     figure, found = plt.subplots(rows, columns, figsize=size, layout="constrained", sharey=share_y, sharex=share_x)
     panels = [found] if columns == 1 else list(np.ravel(found))

@@ -99,8 +99,11 @@ def find_runs(folders: Sequence[Path]) -> list[RunResult]:
         places = [folder] if (folder / CONFIG).exists() else sorted(path.parent for path in folder.rglob(CONFIG))
         finished = [place for place in places if (place / SUMMARY).exists()]
         if not finished:
-            state = "holds no finished run" if places else "holds no run"
-            raise BudgetedError(f"{folder} {state}: finish one with `budgeted run --resume`, or give another folder")
+            if not places:
+                raise BudgetedError(f"{folder} holds no run: make one with `budgeted run`, or give another folder")
+            raise BudgetedError(
+                f"{folder} holds no finished run: finish one with `budgeted run --resume`, or give another folder"
+            )
         known = {run.path.resolve() for run in found}
         found += [RunResult(place, read_summary(place / SUMMARY)) for place in finished if place.resolve() not in known]
     return found

@@ -51,7 +51,14 @@ class List:
             table.add_column(column)
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
-        wide_console().print(table)
+        console = wide_console()
+        console.print(table)
+        if self.what == "datasets":
+            console.print(
+                "your own: folder:PATH, manifest:FILE, wds:PATTERN, hf:NAME, FILE.npz, FILE.py:NAME", highlight=False
+            )
+        elif self.what in _GROUPS:
+            console.print("your own: FILE.py:NAME or package.module:NAME", highlight=False)
 
 
 Rows = list[dict[str, Any]]

@@ -129,7 +129,7 @@ def csv_file(path: Path | str) -> Listener:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
     except OSError as error:
-        raise BudgetedError(f"cannot write events to {path}: {error.strerror}") from error
+        raise BudgetedError(f"cannot write events to {path}: {error.strerror}: choose another file") from error
     return write
 
 

@@ -228,7 +228,9 @@ class RunConfig:
             if name not in known:
                 raise UnknownName(f"key in {where}", key, known)
             if not _fits(value, hints[name]):
-                raise BudgetedError(f"{where}: {key} = {value!r} is not of type {hints[name]}")
+                raise BudgetedError(
+                    f"{where}: {key} = {value!r} is not of type {hints[name]}: write it as `budgeted run --help` says"
+                )
             cleaned[name] = {k: str(v) for k, v in value.items()} if isinstance(value, dict) else value
         return cls(**cleaned)
 
@@ -238,11 +240,11 @@ def refuse_other_config(known: Any, here: dict[str, Any], path: Path) -> None:
     if known == here:
         return
     told = known if isinstance(known, dict) else {}
-    flat, found = _by_name(told), _by_name(here)
+    then, found = _by_name(told), _by_name(here)
     differing = [
-        f"{name} {flat.get(name, 'not said')} then, {found.get(name, 'not said')} now"
-        for name in sorted({*flat, *found})
-        if flat.get(name) != found.get(name)
+        f"{name} {then.get(name, 'not said')} then, {found.get(name, 'not said')} now"
+        for name in sorted({*then, *found})
+        if then.get(name) != found.get(name)
     ]
     raise BudgetedError(f"{path} has other settings than the run was made with ({'; '.join(differing)}): restore it")
 
@@ -265,25 +267,23 @@ def read_config(path: Path) -> dict[str, Any]:
             text = file.read(MOST_CONFIG).decode()
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}") from error
+        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}: check the path") from error
     except (ValueError, RecursionError) as error:
         raise BudgetedError(f"{path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(found, dict):
-        raise BudgetedError(f"{path} holds no table of keys and values")
+        raise BudgetedError(f'{path} holds no table of keys and values: write lines such as method = "er"')
     settings = found.get("settings")
     if isinstance(settings, dict):  # [settings.learner] learning_rate = ... is learner.learning_rate
-        found["settings"] = _flat(settings)
+        found["settings"] = flat(settings)
     return found
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables inside tables as one, their keys joined by dots."""
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
 
 
 def _fits(value: Any, hint: Any) -> bool:

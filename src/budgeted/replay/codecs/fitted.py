@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from budgeted.replay.codec import CODE, CODECS, Raw, Samples, Stored
+from budgeted.replay.codec import CODECS, Raw, Samples, Stored
 from budgeted.replay.codecs.jpeg import Jpeg
 from budgeted.replay.column import Column
 
@@ -28,19 +29,17 @@ class Fitted(Jpeg):
         picture = len(sample) == 1 and first.dtype == torch.uint8 and len(first.shape) == 3 and first.shape[0] in (1, 3)
         if picture and SMALLEST <= min(first.shape[1:]) <= max(first.shape[1:]) <= self.largest:
             return super().columns(sample)
-        self.as_they_are = Raw()
+        self.as_they_are, self.varying = Raw(), False
         return self.as_they_are.columns(sample)
 
     def encode(self, sample: Samples) -> dict[str, Tensor]:
-        if self.as_they_are is None:
-            return super().encode(sample)
-        return {**self.as_they_are.encode(sample), CODE: torch.empty(0, dtype=torch.uint8)}
+        return super().encode(sample) if self.as_they_are is None else self.as_they_are.encode(sample)
+
+    def encode_batch(self, samples: Samples) -> dict[str, Any]:
+        return super().encode_batch(samples) if self.as_they_are is None else self.as_they_are.encode_batch(samples)
 
     def decode(self, stored: Stored) -> Samples:
-        if self.as_they_are is None:
-            return super().decode(stored)
-        columns: Mapping[str, Tensor] = {name: value for name, value in stored.items() if name != CODE}
-        return self.as_they_are.decode(columns)
+        return super().decode(stored) if self.as_they_are is None else self.as_they_are.decode(stored)
 
     def operations(self, decoded: int, encoded: int = 0) -> int:
         return super().operations(decoded, encoded) if self.as_they_are is None else 0

@@ -1,9 +1,8 @@
 """A sweep on a real Ray cluster of two nodes on this machine, while things die: does it end as if nothing had?
 
 The same small runs three times: one after the other in this process; on the cluster, one of whose nodes is killed
-half-way;
-and on the cluster, the sweep itself being killed (SIGKILL) half-way and called again. All three must come to the same
-bits: weights and records of every run.
+half-way; and on the cluster, the sweep itself being killed (SIGKILL) half-way and called again. All three must come to
+the same bits: weights and records of every run.
 
     python benchmarks/sweep_on_ray.py --runs 20
 """

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from budgeted.bench.inside import InsideSettings, look_inside
 from budgeted.bench.paper_recipes import key
 from budgeted.bench.protocols import Recipe
@@ -106,9 +108,14 @@ def _toy_findings(record: Mapping[str, Any]) -> list[str]:
             f"exponential explains {100 * lost['r_squared']:.0f} % of the variance of its logarithm "
             f"({lost['references']} references)."
         )
+    unlike = [pair for pair in zip(moved["cosine"], moved["change"], strict=True) if pair[0] < 0]
+    among = ""
+    if len(unlike) > 2:  # the two kinds of pairs may lie so far apart that a line through both says little of either
+        inside = np.corrcoef(*zip(*unlike, strict=True))[0, 1]
+        among = f"; r {inside:.2f} among the {len(unlike)} whose gradients oppose"
     found.append(
         f"Cosine of the gradients against the change of effective use: r {moved['r']:.2f}, p {moved['p']:.2g}, over "
-        f"{len(moved['cosine'])} pairs."
+        f"{len(moved['cosine'])} pairs{among}."
     )
     return found
 

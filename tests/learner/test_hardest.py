@@ -23,7 +23,7 @@ from tests.learner.small import make, settings_of, tiny
 SAMPLES = list(samples(60))
 
 
-def learner_with(name: str = "vanilla", candidates: float = 3.0, hardness: float = 1.0, **more: Any) -> Learner:
+def learner_with(name: str = "vanilla", *, candidates: float = 3.0, hardness: float = 1.0, **more: Any) -> Learner:
     settings = settings_of(METHODS[name], candidates=candidates, hardness=hardness)
     return make(name, tiny(), settings=settings, **more)
 
@@ -89,6 +89,7 @@ def test_what_it_does_not_go_with_is_refused() -> None:
     for name in ("sar", "mir"):
         with pytest.raises(BudgetedError, match="choose uniform or class-balanced"):
             learner_with(name)
-    for more, says in (({"candidates": 0.5}, "candidates must be from 1"), ({"hardness": -1.0}, "hardness must be")):
-        with pytest.raises(BudgetedError, match=says):
-            learner_with(**more)
+    with pytest.raises(BudgetedError, match="candidates must be from 1"):
+        learner_with(candidates=0.5)
+    with pytest.raises(BudgetedError, match="hardness must be"):
+        learner_with(hardness=-1.0)

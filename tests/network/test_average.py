@@ -218,7 +218,7 @@ def test_gdumb_begins_its_average_anew() -> None:
     learner = learner_with("gdumb")
     feed(learner, 0, 24)
     average = learner.network.average
-    assert average is not None
+    assert isinstance(average, Average)
     assert 0 < average.steps < learner.steps
 
 

@@ -4,8 +4,9 @@ Every choice that was ever measured is a candidate. What the budget buys with it
 records. What it will come to is foretold by a Gaussian process over the configurations: A_AUC is a smooth function of
 the logarithms of the stream's length, steps per sample, share of the stream that is stored, size of the network, bytes
 of a slot, batch, learning rate and reach of the average, and differs by kinds (data, stream, method, its parts and
-settings, codec, optimizer) by some amount. How fast it varies along each is fitted by the likelihood of the records. The candidate whose
-foretold A_AUC less one standard deviation is highest is recommended, so that nothing wins by being unknown.
+settings, codec, optimizer) by some amount. How fast it varies along each is fitted by the likelihood of the records.
+The candidate whose foretold A_AUC less one standard deviation is highest is recommended, so that nothing wins by being
+unknown.
 """
 
 from __future__ import annotations

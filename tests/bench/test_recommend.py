@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from budgeted import streams
-from budgeted.bench import measured
-from budgeted.bench.measured import Measured
+from budgeted.bench import outcomes
+from budgeted.bench.outcomes import Outcome
 from budgeted.bench.recommend import Asked, Fitted, recommend
 from budgeted.budget import parse_compute
 from budgeted.cli import main
@@ -21,13 +21,13 @@ from budgeted.errors import BudgetedError
 from budgeted.runs.config import RunConfig
 
 RESULTS = Path(__file__).parents[2] / "results"
-ROWS = measured.shipped()
+ROWS = outcomes.shipped()
 
 
 def test_what_the_package_brings_is_what_the_runs_came_to() -> None:
     if not RESULTS.is_dir():
         pytest.skip("the runs are in the repository alone")
-    assert measured.as_json(measured.gather(RESULTS)) == measured.as_json(ROWS)
+    assert outcomes.as_json(outcomes.gather(RESULTS)) == outcomes.as_json(ROWS)
 
 
 def test_a_row_is_the_mean_over_its_seeds() -> None:
@@ -44,17 +44,17 @@ def test_a_row_is_the_mean_over_its_seeds() -> None:
 # -- the model ------------------------------------------------------------------------------------------------------
 
 
-def row(**more: Any) -> Measured:
+def row(**more: Any) -> Outcome:
     given: dict[str, Any] = {
         "dataset": "cifar10", "classes": 10, "shape": (3, 32, 32), "stream": "gaussian", "samples": 5_000,
         "choice": {"method": "vanilla", "model": "resnet20"}, "batch_size": 16, "steps": 5_000.0, "slots": 1_000.0,
         "fixed_bytes": 1e6, "slot_bytes": 3_073.0, "step_paper": 2e9, "step_real": 4e9, "a_auc": (50.0,),
         "a_last": (50.0,), "runs": ("one",),
     }  # fmt: skip
-    return Measured(**{**given, **more})
+    return Outcome(**{**given, **more})
 
 
-def measured_by(rule: Any) -> list[Measured]:
+def measured_by(rule: Any) -> list[Outcome]:
     """Two codecs at several lengths and bytes, whose A_AUC a rule says."""
     found = []
     for samples in (2_500, 5_000, 10_000, 20_000, 40_000):
@@ -67,7 +67,7 @@ def measured_by(rule: Any) -> list[Measured]:
     return found
 
 
-def pays_when_long(each: Measured) -> float:
+def pays_when_long(each: Outcome) -> float:
     """Stored share helps, blur hurts: compression pays where the memory is short of the stream."""
     return 60 + 4 * math.log2(min(1.0, each.slots / each.samples)) - (5 if each.choice["codec"] == "jpeg" else 0)
 

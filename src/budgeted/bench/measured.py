@@ -1,130 +1,134 @@
-"""What our own runs came to, one row for every configuration: what `budgeted plan --recommend` is fitted to.
+"""The paper's figures that are no runs but measurements: each makes one record, from which its figures are drawn.
 
-The rows are in `measured.json` beside this file, so that an installed package has them. `benchmarks/gather_measured.py`
-writes the file from the runs in `results/`; more runs there make better recommendations.
+A record lies in `measured.json` of a folder of its own, with everything it was made with; a record that is there is not
+made again. `budgeted report` draws the records that it finds beside the runs.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from importlib import resources
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from budgeted import streams
-from budgeted.bench import query
-from budgeted.bench.table import RunResult
+from budgeted.bench.inside import InsideSettings, look_inside
+from budgeted.bench.paper_recipes import key
+from budgeted.bench.protocols import Recipe
+from budgeted.bench.use_frequency import ToySettings, toy_experiments
 from budgeted.errors import BudgetedError
-from budgeted.learner.settings import LearnerSettings
+from budgeted.learner.files import read_json, write_json
+from budgeted.runs.environment import environment
 
-FILE = "measured.json"
-CHOSEN = ("method", "model", "retrieval", "freezing", "codec", "spend_savings")
-"""of a run's configuration: what is chosen, beside batch size and settings; the rest is given"""
+RECORD = "measured.json"
+Settings = InsideSettings | ToySettings
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One configuration, over its seeds; means where seeds differ."""
+class Measurement:
+    """One record, and what it is made with at both sizes."""
 
-    dataset: str
-    classes: int
-    shape: tuple[int, ...]
-    stream: str
-    samples: int
-    choice: Mapping[str, Any]
-    """what was chosen and is no default"""
-    batch_size: int
-    steps: float
-    slots: float
-    fixed_bytes: float
-    """beside the memory"""
-    slot_bytes: float
-    step_paper: float
-    """operations of a step, with everything that was run beside it"""
-    step_real: float
-    a_auc: tuple[float, ...]
-    """of every seed, in points"""
-    a_last: tuple[float, ...]
-    runs: tuple[str, ...]
+    question: str
+    cpu: Settings
+    paper: Settings
 
-    def setting(self, name: str) -> Any:
-        """Of the learner, by name."""
-        usual = getattr(LearnerSettings(), name)
-        found = self.choice.get("settings", {}).get(f"learner.{name}", usual)
-        return type(usual)(found) if isinstance(usual, int | float) else found
+    def at(self, size: str) -> Settings:
+        return self.paper if size == "paper" else self.cpu
 
 
-def gather(folder: Path) -> list[Measured]:
-    """From all finished runs below a folder that learn classes within bytes as we count them."""
-    groups: dict[str, list[RunResult]] = {}
-    for run in query.look([folder]).runs:
-        config, summary = run.config, run.summary
-        known = streams.known_info(str(config["dataset"]))
-        if known is None or known.problem != "classification" or config.get("byte_rule", "real") != "real":
-            continue
-        if not summary.get("iterations") or not summary.get("bytes_by_item", {}).get("memory"):
-            continue
-        given = [str(config["dataset"]), str(config["stream"]), summary["samples"], config.get("memory")]
-        allowed = [config.get("compute"), config.get("iterations"), config.get("slots"), config.get("unlimited")]
-        groups.setdefault(json.dumps([*given, *allowed, _choice(config), _batch(config)], sort_keys=True), []).append(
-            run
+_TOYS = ToySettings()
+_ESTIMATE = InsideSettings(method="al", stream="gaussian", samples=2_000, larger_sample=True)
+_INSIDE = InsideSettings()
+_PAPER = {"model": "resnet32", "samples": 50_000, "slots": 2_000}
+MEASUREMENTS: dict[str, Measurement] = {
+    "Figure 5": Measurement(
+        "Is the Fisher estimate near that from 16 times as many samples?", _ESTIMATE, replace(_ESTIMATE, **_PAPER)
+    ),
+    "Figure 8": Measurement(
+        "How does the freezing criterion of each block move, and what when a task ends?", _INSIDE,
+        replace(_INSIDE, **_PAPER),
+    ),
+    "Figures 19 to 21": Measurement(
+        "Does use lower what a sample teaches, is it forgotten exponentially, do similar samples count?", _TOYS,
+        replace(_TOYS, per_class=20, epochs=20, references=50),
+    ),
+}  # fmt: skip
+
+
+def measured_recipes() -> dict[str, Callable[[], Recipe]]:
+    """`figure-8` and `figure-8-paper`, for all."""
+    found: dict[str, Callable[[], Recipe]] = {}
+    for title, each in MEASUREMENTS.items():
+        for size, suffix, remark in (("cpu", "", ""), ("paper", "-paper", ", as published")):
+            recipe = Recipe(f"{title}{remark}. {each.question}", (), measures=partial(measure, title, size))
+            found[f"{key(title)}{suffix}"] = lambda made=recipe: made  # type: ignore[misc]
+    return found
+
+
+def measure(title: str, size: str, out: Path, data: Path | None) -> Path:
+    """The record, made now or found; one that was made with other settings is refused, not overwritten."""
+    settings = MEASUREMENTS[title].at(size)
+    folder = out / f"{key(title)}{'-paper' if size == 'paper' else ''}"
+    path = folder / RECORD
+    if path.exists():
+        if read_json(path).get("settings") != json.loads(json.dumps(asdict(settings))):
+            raise BudgetedError(f"{path} was made with other settings: choose another folder with --out")
+        return path
+    record = look_inside(settings, data) if isinstance(settings, InsideSettings) else toy_experiments(settings, data)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, {"measured": title, "environment": environment(1, "cpu"), **record})
+    return path
+
+
+def findings(record: Mapping[str, Any]) -> list[str]:
+    """What a record says, in plain words and its own numbers."""
+    if "decreases" in record:
+        return list(_toy_findings(record))
+    return list(_inside_findings(record))
+
+
+def _toy_findings(record: Mapping[str, Any]) -> list[str]:
+    first, last = (record["decreases"]["decrease_by_use"][place][0] for place in (0, -1))
+    use, lost, moved = record["decreases"], record["forgotten"], record["transferred"]
+    found = [
+        f"A step lowers its sample's loss by {first:.3f} at the first use and by {last:.3f} at the "
+        f"{len(use['decrease_by_use'])}th (Spearman {use['spearman']:.2f}, p {use['p']:.2g})."
+    ]
+    if lost["r_squared"] is not None:
+        found.append(
+            f"Effective use falls by {100 * (1 - 2.718281828 ** lost['rate']):.1f} % a step with another sample; an "
+            f"exponential explains {100 * lost['r_squared']:.0f} % of the variance of its logarithm "
+            f"({lost['references']} references)."
         )
-    return [_row(runs, folder) for _, runs in sorted(groups.items())]
-
-
-def shipped() -> list[Measured]:
-    """Those that the package brings."""
-    rows = json.loads((resources.files("budgeted.bench") / FILE).read_text())
-    lists = ("shape", "a_auc", "a_last", "runs")
-    return [Measured(**{name: tuple(v) if name in lists else v for name, v in row.items()}) for row in rows]
-
-
-def as_json(rows: Sequence[Measured]) -> str:
-    """A row a line, so that changes can be read."""
-    return "[\n" + ",\n".join(json.dumps(asdict(row), sort_keys=True) for row in rows) + "\n]\n"
-
-
-def _choice(config: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {key: value for key, value in (config.get("settings") or {}).items() if key != "learner.batch_size"}
-    found = {name: config[name] for name in CHOSEN if config.get(name)}
-    return found | ({"settings": settings} if settings else {})
-
-
-def _batch(config: Mapping[str, Any]) -> int:
-    return int((config.get("settings") or {}).get("learner.batch_size", config.get("batch_size", 16)))
-
-
-def _row(runs: Sequence[RunResult], folder: Path) -> Measured:
-    config = runs[0].config
-    info = streams.known_info(str(config["dataset"]))
-    if info is None:
-        raise BudgetedError(f"{config['dataset']} has no facts that are known without its data")
-    of_seeds = {int(run.config["seed"]): run for run in reversed(runs)}  # one run may be in several experiments
-    by_seed = [of_seeds[seed] for seed in sorted(of_seeds)]
-    summaries = [run.summary for run in by_seed]
-
-    def mean(values: Sequence[float]) -> float:
-        return round(sum(values) / len(values), 4)
-
-    memory = [each["bytes_by_item"]["memory"] for each in summaries]
-    slots = [each["slots"] or each["samples"] for each in summaries]
-    return Measured(
-        dataset=str(config["dataset"]),
-        classes=info.classes,
-        shape=tuple(info.input_shape),
-        stream=str(config["stream"]),
-        samples=int(summaries[0]["samples"]),
-        choice=_choice(config),
-        batch_size=_batch(config),
-        steps=mean([each["iterations"] for each in summaries]),
-        slots=mean(slots),
-        fixed_bytes=mean([each["bytes"] - taken for each, taken in zip(summaries, memory, strict=True)]),
-        slot_bytes=mean([taken / many for taken, many in zip(memory, slots, strict=True)]),
-        step_paper=mean([each["spent"]["paper"] / each["iterations"] for each in summaries]),
-        step_real=mean([each["spent"]["real"] / each["iterations"] for each in summaries]),
-        a_auc=tuple(round(100 * each["a_auc"], 3) for each in summaries),
-        a_last=tuple(round(100 * each["a_last"], 3) for each in summaries),
-        runs=tuple(run.path.relative_to(folder).as_posix() for run in by_seed),
+    found.append(
+        f"Cosine of the gradients against the change of effective use: r {moved['r']:.2f}, p {moved['p']:.2g}, over "
+        f"{len(moved['cosine'])} pairs."
     )
+    return found
+
+
+def _inside_findings(record: Mapping[str, Any]) -> list[str]:
+    found = []
+    if record["bfc"]:
+        rows = record["positive"]
+        share = sum(max(row) for row in rows) / len(rows)
+        found.append(
+            f"Freezing up to some block would have gained in {100 * share:.0f} % of the steps that were not refreshes."
+        )
+    own = record["fisher"].get("own")
+    for kind, larger in record["fisher"].items():
+        if kind == "own" or not own:
+            continue
+        half = len(larger) // 2  # after the averages have filled
+        ratios = [a / b for mine, other in zip(own[half:], larger[half:], strict=True)
+                  for a, b in zip(mine, other, strict=True) if b > 0]  # fmt: skip
+        if ratios:
+            ordered = sorted(ratios)
+            middle = ordered[len(ordered) // 2]
+            low, high = ordered[len(ordered) // 20], ordered[-1 - len(ordered) // 20]
+            found.append(
+                f"Own Fisher estimate over that from {kind}, second half of the stream: median {middle:.2f}, 90 % "
+                f"between {low:.2f} and {high:.2f}."
+            )
+    return found

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from budgeted.bench.measured import Measured
+from budgeted.bench.outcomes import Outcome
 from budgeted.budget import Compute, format_bytes, format_compute
 from budgeted.errors import BudgetedError
 from budgeted.streams import DatasetInfo
@@ -48,7 +48,7 @@ class Asked:
 class Candidate:
     """A choice under the budget that was asked for."""
 
-    row: Measured
+    row: Outcome
     """as its records would be: with the slots and the steps that the budget buys"""
     a_auc: float
     deviation: float
@@ -63,7 +63,7 @@ class Recommendation:
     """The best candidates first, and what they stand on."""
 
     candidates: tuple[Candidate, ...]
-    nearest: tuple[Measured, ...]
+    nearest: tuple[Outcome, ...]
     """the configurations that say most about the first"""
     configurations: int
     runs: int
@@ -75,10 +75,10 @@ class Recommendation:
     """what was asked for and is not in the records"""
 
 
-def recommend(asked: Asked, rows: Sequence[Measured], model: str = "") -> Recommendation:
+def recommend(asked: Asked, rows: Sequence[Outcome], model: str = "") -> Recommendation:
     """From these records; `model`: of this network alone."""
     alike = [row for row in rows if len(row.shape) == len(asked.info.input_shape)]
-    choices: dict[str, list[Measured]] = {}
+    choices: dict[str, list[Outcome]] = {}
     for row in alike:
         if not model or row.choice.get("model") == model:
             choices.setdefault(json.dumps([row.choice, row.batch_size], sort_keys=True), []).append(row)
@@ -108,7 +108,7 @@ def recommend(asked: Asked, rows: Sequence[Measured], model: str = "") -> Recomm
     )
 
 
-def _under(asked: Asked, found: Sequence[Measured]) -> Measured | None:
+def _under(asked: Asked, found: Sequence[Outcome]) -> Outcome | None:
     """A choice as it would be under the budget; None if that does not pay for it. Costs are those of its records on
     streams of the nearest length; images of another size cost in proportion."""
     row = min(found, key=lambda each: abs(math.log(each.samples / asked.samples)))
@@ -125,7 +125,7 @@ def _under(asked: Asked, found: Sequence[Measured]) -> Measured | None:
     )  # fmt: skip
 
 
-def _unmeasured(asked: Asked, rows: Sequence[Measured]) -> tuple[str, ...]:
+def _unmeasured(asked: Asked, rows: Sequence[Outcome]) -> tuple[str, ...]:
     same = [row for row in rows if (row.classes, row.shape) == (asked.info.classes, tuple(asked.info.input_shape))]
     known = sorted({row.dataset for row in rows})
     found = [] if asked.info.name in known else [f"{asked.info.name}: the records are of {', '.join(known)}"]
@@ -163,11 +163,11 @@ class Described:
     """[configurations, kinds]"""
 
 
-def _described(rows: Sequence[Measured]) -> Described:
+def _described(rows: Sequence[Outcome]) -> Described:
     return Described(np.array([_numbers(row) for row in rows]), np.array([_kinds(row) for row in rows]))
 
 
-def _numbers(row: Measured) -> list[float]:
+def _numbers(row: Outcome) -> list[float]:
     pixels = math.prod(row.shape)
     averaged = row.setting("average") != "none"
     return [
@@ -184,7 +184,7 @@ def _numbers(row: Measured) -> list[float]:
     ]
 
 
-def _kinds(row: Measured) -> list[str]:
+def _kinds(row: Outcome) -> list[str]:
     settings: dict[str, Any] = row.choice.get("settings", {})
     rest = {k: v for k, v in settings.items() if k not in _LEARNER and not k.startswith("codec.")}
     parts = [row.choice.get(name) for name in ("retrieval", "freezing", "spend_savings")]
@@ -205,7 +205,7 @@ class Fitted:
     amount for each kind in which they differ. Seeds make noise of one fitted size.
     """
 
-    def __init__(self, rows: Sequence[Measured]) -> None:
+    def __init__(self, rows: Sequence[Outcome]) -> None:
         self._described = _described(rows)
         self._seeds = np.array([len(row.a_auc) for row in rows])
         results = np.array([float(np.mean(row.a_auc)) for row in rows])
@@ -220,14 +220,14 @@ class Fitted:
         self._parameters: Floats = fitted.x
         self._factor = self._factored(self._parameters)
 
-    def foretell(self, rows: Sequence[Measured]) -> tuple[Floats, Floats]:
+    def foretell(self, rows: Sequence[Outcome]) -> tuple[Floats, Floats]:
         """A_AUC of configurations, and its standard deviation."""
         across = self.closeness(rows)
         solved = cho_solve(self._factor, across.T)
         variance = self.unknown**2 - (across * solved.T).sum(1)
         return self._mean + solved.T @ self._rest, np.sqrt(np.maximum(variance, 0.0))
 
-    def closeness(self, rows: Sequence[Measured]) -> Floats:
+    def closeness(self, rows: Sequence[Outcome]) -> Floats:
         """[rows, records]: covariances."""
         return _kernel(_apart(_described(rows), self._described), self._parameters)
 

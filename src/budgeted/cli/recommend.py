@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from budgeted import streams
-from budgeted.bench.measured import CHOSEN, Measured, shipped
+from budgeted.bench.outcomes import CHOSEN, Outcome, shipped
 from budgeted.bench.recommend import Asked, Recommendation, recommend
 from budgeted.budget import Budget
 from budgeted.cli.console import wide_console
@@ -41,7 +41,7 @@ def recommend_for(command: PlanCommand) -> None:
         _print(found, run, command)
 
 
-def as_command(row: Measured, command: PlanCommand) -> str:
+def as_command(row: Outcome, command: PlanCommand) -> str:
     """The run that is recommended, as it is typed."""
     words = ["budgeted", "run"]
     for name in CHOSEN:
@@ -112,7 +112,7 @@ def _print(found: Recommendation, run: str, command: PlanCommand) -> None:
     )
 
 
-def _chosen(row: Measured) -> str:
+def _chosen(row: Outcome) -> str:
     settings = " ".join(f"{key}={value}" for key, value in sorted(row.choice.get("settings", {}).items()))
     parts = [str(row.choice[name]) for name in CHOSEN if row.choice.get(name) and name != "spend_savings"]
     return " ".join([*parts, *(["savings spent"] if row.choice.get("spend_savings") else []), settings]).strip()

@@ -25,7 +25,7 @@ from budgeted.freezing import FrozenStep
 from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_without_room
 from budgeted.learner.events import Events, Listener
 from budgeted.learner.generators import Generators
-from budgeted.learner.given import Data, budget_of, facts_of, model_of
+from budgeted.learner.given import Data, budget_of, facts_of, model_of, refuse_absent, settings_of
 from budgeted.learner.hardest import draw_hard
 from budgeted.learner.holding import AsGiven
 from budgeted.learner.lent import Lends, StepRecord
@@ -79,9 +79,10 @@ class Learner(Lends):
         parts: who makes the parts; a rehearsal has others.
         """
         super().__init__()
-        self.settings = settings or Settings()
-        self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
+        refuse_absent(device)
         data = facts_of(data)
+        self.settings = settings_of(settings, method, data)
+        self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
         self.model_name = model if isinstance(model, str) else None
         own = self.settings.learner
         model = normalised(model_of(model, data, seed), own.normalisation, own.norm_groups)

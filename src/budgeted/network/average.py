@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from budgeted.budget import Cost
 from budgeted.budget.kept import Keeps
 from budgeted.budget.watched import watched
+from budgeted.network.head import carried_over
 from budgeted.network.norms import lent
 
 Precision = Literal["float32", "bfloat16"]
@@ -101,16 +102,8 @@ class Average(Averaged):
     def follow(self, model: nn.Module) -> None:
         """The model has grown or changed: what is new starts with its own value, what is gone is let go."""
         kind = getattr(torch, self.precision)
-        old, self.weights = self.weights, {}
-        for name, tensor in _averaged(model).items():
-            self.weights[name] = fresh = tensor.detach().to(kind, copy=True)
-            known = old.get(name)
-            if known is None or known.shape[1:] != fresh.shape[1:]:
-                continue
-            if known.shape == fresh.shape:
-                self.weights[name] = known
-            elif len(known) < len(fresh):
-                fresh[: len(known)] = known
+        fresh = {name: tensor.detach().to(kind, copy=True) for name, tensor in _averaged(model).items()}
+        self.weights = carried_over(self.weights, fresh)
 
     def lent_to(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Inside, the model has the averaged weights."""

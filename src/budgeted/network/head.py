@@ -8,6 +8,7 @@ new row starts with zero moments.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -56,3 +57,15 @@ def _replace(optimizer: Optimizer, old: nn.Parameter, new: nn.Parameter) -> None
                 padded[: len(value)] = value
                 state[key] = padded
         optimizer.state[new] = state
+
+
+def carried_over(old: Mapping[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What was kept by name for the tensors of a model that has grown: rows and tensors that came since are those of
+    `fresh`, what is gone is let go."""
+    for name, new in fresh.items():
+        known = old.get(name)
+        if known is not None and known.shape == new.shape:
+            fresh[name] = known
+        elif known is not None and known.shape[1:] == new.shape[1:] and len(known) < len(new):
+            new[: len(known)] = known
+    return fresh

@@ -47,7 +47,10 @@ def test_a_row_is_the_mean_over_its_seeds() -> None:
 def row(**more: Any) -> Outcome:
     given: dict[str, Any] = {
         "dataset": "cifar10", "classes": 10, "shape": (3, 32, 32), "stream": "gaussian", "samples": 5_000,
-        "choice": {"method": "vanilla", "model": "resnet20"}, "batch_size": 16, "steps": 5_000.0, "slots": 1_000.0,
+        "choice": {"method": "vanilla", "model": "resnet20"},
+        "parts": {"retrieval": "uniform", "freezing": "none", "codec": "raw"},
+        "learner": {"learning_rate": 3e-4, "optimizer": "adam", "average": "none", "average_decay": 0.99},
+        "batch_size": 16, "steps": 5_000.0, "slots": 1_000.0,
         "fixed_bytes": 1e6, "slot_bytes": 3_073.0, "step_paper": 2e9, "step_real": 4e9, "a_auc": (50.0,),
         "a_last": (50.0,), "runs": ("one",),
     }  # fmt: skip
@@ -62,7 +65,10 @@ def measured_by(rule: Any) -> list[Outcome]:
             for codec, slot in (("raw", 3_073.0), ("jpeg", 300.0)):
                 slots = min((nbytes - 1e6) / slot, samples)
                 choice = {"method": "vanilla", "model": "resnet20", "codec": codec}
-                made = row(samples=samples, steps=float(samples), slots=slots, slot_bytes=slot, choice=choice)
+                parts = {"retrieval": "uniform", "freezing": "none", "codec": codec}
+                made = row(
+                    samples=samples, steps=float(samples), slots=slots, slot_bytes=slot, choice=choice, parts=parts
+                )
                 found.append(dataclasses.replace(made, a_auc=(rule(made),), runs=(f"{codec}-{samples}-{nbytes}",)))
     return found
 

@@ -18,8 +18,11 @@ from budgeted.bench import query
 from budgeted.bench.table import RunResult
 from budgeted.errors import BudgetedError
 from budgeted.learner.settings import LearnerSettings
+from budgeted.methods import METHODS
+from budgeted.replay import CODECS
 
 FILE = "outcomes.json"
+LEARNER = ("learning_rate", "optimizer", "average", "average_decay")
 CHOSEN = ("method", "model", "retrieval", "freezing", "codec", "spend_savings")
 """of a run's configuration: what is chosen, beside batch size and settings; the rest is given"""
 
@@ -35,6 +38,10 @@ class Outcome:
     samples: int
     choice: Mapping[str, Any]
     """what was chosen and is no default"""
+    parts: Mapping[str, str]
+    """retrieval, freezing and codec by name, the method's own where none was chosen"""
+    learner: Mapping[str, str | float]
+    """settings of it that matter most, as they were"""
     batch_size: int
     steps: float
     slots: float
@@ -49,12 +56,6 @@ class Outcome:
     a_last: tuple[float, ...]
     runs: tuple[str, ...]
 
-    def setting(self, name: str) -> Any:
-        """Of the learner, by name."""
-        usual = getattr(LearnerSettings(), name)
-        found = self.choice.get("settings", {}).get(f"learner.{name}", usual)
-        return type(usual)(found) if isinstance(usual, int | float) else found
-
 
 def gather(folder: Path) -> list[Outcome]:
     """From all finished runs below a folder that learn classes within bytes as we count them."""
@@ -68,7 +69,7 @@ def gather(folder: Path) -> list[Outcome]:
             continue
         given = [str(config["dataset"]), str(config["stream"]), summary["samples"], config.get("memory")]
         allowed = [config.get("compute"), config.get("iterations"), config.get("slots"), config.get("unlimited")]
-        key = json.dumps([*given, *allowed, _choice(config), _batch(config)], sort_keys=True)
+        key = json.dumps([*given, *allowed, _choice(config), _batch(config), config.get("usual")], sort_keys=True)
         groups.setdefault(key, []).append(run)
     return [_row(runs, folder) for _, runs in sorted(groups.items())]
 
@@ -76,7 +77,7 @@ def gather(folder: Path) -> list[Outcome]:
 def shipped() -> list[Outcome]:
     """Those that the package brings."""
     rows: list[dict[str, Any]] = json.loads((resources.files("budgeted.bench") / FILE).read_text())
-    lists = ("shape", "a_auc", "a_last", "runs")
+    lists = ("shape", "a_auc", "a_last", "runs")  # which JSON has of tuples
     return [Outcome(**row | {name: tuple(row[name]) for name in lists}) for row in rows]
 
 
@@ -95,6 +96,21 @@ def _batch(config: Mapping[str, Any]) -> int:
     return int((config.get("settings") or {}).get("learner.batch_size", config.get("batch_size", 16)))
 
 
+def _parts(config: Mapping[str, Any]) -> dict[str, str]:
+    method = METHODS[str(config["method"])]
+    return {name: str(config.get(name) or getattr(method, name)) for name in ("retrieval", "freezing", "codec")}
+
+
+def _learner(config: Mapping[str, Any]) -> dict[str, str | float]:
+    """As the run had them: said, usual for its method, or the default."""
+    said = {**(config.get("usual") or {}), **(config.get("settings") or {})}
+    found: dict[str, str | float] = {}
+    for name in LEARNER:
+        usual = getattr(LearnerSettings(), name)
+        found[name] = type(usual)(said.get(f"learner.{name}", usual))
+    return found
+
+
 def _row(runs: Sequence[RunResult], folder: Path) -> Outcome:
     config = runs[0].config
     info = streams.known_info(str(config["dataset"]))
@@ -109,6 +125,12 @@ def _row(runs: Sequence[RunResult], folder: Path) -> Outcome:
 
     memory = [each["bytes_by_item"]["memory"] for each in summaries]
     slots = [each["slots"] or each["samples"] for each in summaries]
+    parts = _parts(config)
+    # slots that differ in bytes take none before they are filled
+    taken_by = [
+        min(n, each["samples"]) if CODECS[parts["codec"]].varying else n
+        for n, each in zip(slots, summaries, strict=True)
+    ]
     return Outcome(
         dataset=str(config["dataset"]),
         classes=info.classes,
@@ -116,11 +138,13 @@ def _row(runs: Sequence[RunResult], folder: Path) -> Outcome:
         stream=str(config["stream"]),
         samples=int(summaries[0]["samples"]),
         choice=_choice(config),
+        parts=parts,
+        learner=_learner(config),
         batch_size=_batch(config),
         steps=mean([each["iterations"] for each in summaries]),
         slots=mean(slots),
         fixed_bytes=mean([each["bytes"] - taken for each, taken in zip(summaries, memory, strict=True)]),
-        slot_bytes=mean([taken / many for taken, many in zip(memory, slots, strict=True)]),
+        slot_bytes=mean([taken / many for taken, many in zip(memory, taken_by, strict=True)]),
         step_paper=mean([each["spent"]["paper"] / each["iterations"] for each in summaries]),
         step_real=mean([each["spent"]["real"] / each["iterations"] for each in summaries]),
         a_auc=tuple(round(100 * each["a_auc"], 3) for each in summaries),

@@ -13,23 +13,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import minimize
 
-from budgeted.bench.outcomes import Outcome
+from budgeted.bench.outcomes import LEARNER, Outcome
 from budgeted.budget import Compute, format_bytes, format_compute
 from budgeted.errors import BudgetedError
 from budgeted.streams import DatasetInfo
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-_LEARNER = ("learner.learning_rate", "learner.optimizer", "learner.average", "learner.average_decay")
 _FAR = 0.7  # of the deviation that is foretold where nothing is known: from here on nothing near was measured
 
 
@@ -135,16 +134,15 @@ def _unmeasured(asked: Asked, rows: Sequence[Outcome]) -> tuple[str, ...]:
         found.append(f"a {asked.stream} stream")
     rule = asked.compute.rule
     each = asked.compute.over(asked.samples).amount / asked.samples
-    compute = lambda amount: f"{format_compute(round(amount), rule, 3)} a sample"  # noqa: E731
-    lengths = [row.samples for row in same]
-    sizes = [row.fixed_bytes + row.slots * row.slot_bytes for row in same]
     costs = [row.steps * (row.step_paper if rule == "paper" else row.step_real) / row.samples for row in same]
-    for value, known_values, shown in (
-        (asked.samples, lengths, lambda count: f"{count:,} samples"),
+    sizes = [row.fixed_bytes + row.slots * row.slot_bytes for row in same]
+    quantities: list[tuple[float, list[float], Callable[[float], str]]] = [
+        (asked.samples, [row.samples for row in same], lambda count: f"{count:,.0f} samples"),
         (asked.nbytes, sizes, lambda count: format_bytes(round(count), 3)),
-        (each, costs, compute),
-    ):
-        low, high = min(known_values), max(known_values)
+        (each, costs, lambda amount: f"{format_compute(round(amount), rule, 3)} a sample"),
+    ]
+    for value, recorded, shown in quantities:
+        low, high = min(recorded), max(recorded)
         if not 0.98 * low <= value <= 1.02 * high:
             found.append(f"{shown(value)}: the records have {shown(low)} to {shown(high)}")
     return tuple(found)
@@ -169,7 +167,7 @@ def _described(rows: Sequence[Outcome]) -> Described:
 
 def _numbers(row: Outcome) -> list[float]:
     pixels = math.prod(row.shape)
-    averaged = row.setting("average") != "none"
+    rate, decay = float(row.learner["learning_rate"]), float(row.learner["average_decay"])
     return [
         math.log2(row.samples),
         math.log2(row.steps / row.samples),
@@ -177,24 +175,23 @@ def _numbers(row: Outcome) -> list[float]:
         math.log2(row.step_real / row.batch_size),  # the network, and what the method runs beside it
         math.log2(row.slot_bytes / pixels),
         math.log2(row.batch_size),
-        math.log2(row.setting("learning_rate")),
-        math.log2(1 / (1 - row.setting("average_decay"))) if averaged else 0.0,
+        math.log2(rate),
+        0.0 if row.learner["average"] == "none" else -math.log2(1 - decay),
         math.log2(row.classes),
         math.log2(pixels),
     ]
 
 
 def _kinds(row: Outcome) -> list[str]:
-    settings: dict[str, Any] = row.choice.get("settings", {})
-    rest = {k: v for k, v in settings.items() if k not in _LEARNER and not k.startswith("codec.")}
-    parts = [row.choice.get(name) for name in ("retrieval", "freezing", "spend_savings")]
+    known = {f"learner.{name}" for name in LEARNER}
+    rest = {k: v for k, v in row.choice.get("settings", {}).items() if k not in known and not k.startswith("codec.")}
     return [
         row.dataset,
         row.stream,
         str(row.choice["method"]),
-        json.dumps([parts, rest], sort_keys=True),
-        str(row.choice.get("codec", "raw")),
-        str(row.setting("optimizer")),
+        *row.parts.values(),
+        str(row.learner["optimizer"]),
+        json.dumps([row.choice.get("spend_savings", False), rest], sort_keys=True),
     ]
 
 

@@ -165,8 +165,9 @@ def test_the_command_prints_a_run_and_its_evidence(capsys: pytest.CaptureFixture
     parsed = json.loads(capsys.readouterr().out)
     assert parsed["candidates"][0]["method"] == config.method
     assert parsed["runs"] == sum(len(each.runs) for each in ROWS)
-    assert main(["plan", "--recommend", *budget]) == 2
-    assert "give --memory and --compute" in capsys.readouterr().err
+    for more in ([], ["--compute", "40TFLOP", "--slots", "10"]):
+        assert main(["plan", "--recommend", *budget, *more]) == 2
+        assert "give --memory and --compute" in capsys.readouterr().err
 
 
 def parse_run(words: list[str]) -> RunConfig:

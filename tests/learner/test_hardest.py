@@ -40,6 +40,7 @@ def test_chances_of_one_place_are_the_ranks_to_a_power(hardness: float) -> None:
     weights = np.array([2.0, 4.0, 1.0, 3.0]) ** hardness
     assert np.bincount(drawn, minlength=4) / 20_000 == pytest.approx(weights / weights.sum(), abs=0.015)
     assert by_rank(losses, 3, hardness, generator).shape == (3,)
+    assert by_rank(np.arange(5_000.0), 1, 100.0, generator)[0] > 2_500  # weights below any number
 
 
 def test_the_hardest_of_the_memory_are_trained_on() -> None:

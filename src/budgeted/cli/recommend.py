@@ -24,8 +24,8 @@ _SHOWN = 5
 
 def recommend_for(command: PlanCommand) -> None:
     budget = Budget(command.compute, command.memory)
-    if budget.bytes is None or budget.compute is None:
-        raise BudgetedError("a recommendation is for a budget: give --memory and --compute")
+    if budget.bytes is None or budget.compute is None or command.slots is not None or command.iterations is not None:
+        raise BudgetedError("a recommendation is for a budget: give --memory and --compute, no --slots or --iterations")
     info = streams.info(command.dataset)
     if info.problem != "classification":
         raise BudgetedError(f"{command.dataset} is not measured here: recommendations are for classes of images")

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.models.llava import SHAPES, llava
 from budgeted.models.llava_lora import SMALL, with_lora
 from budgeted.models.llava_words import IGNORED, batch_of, padded_left
@@ -40,10 +41,10 @@ _OF_A_CHOICE, _OF_A_SENTENCE = 8, 64  # tokens
 class QuestionSettings:
     """Of `questions`."""
 
-    longest_answer: int | None = None
+    longest_answer: int | None = limited(None, "at least 1")
     """tokens that an answer may have; it ends earlier where the model says so. If not given, 8 where questions list
     choices and 64 where they ask for a sentence"""
-    multiple: int = 8
+    multiple: int = limited(8, "at least 1")
     """texts are padded to a multiple of so many tokens: every length has its price"""
     judge: str = ""
     """address of a chat endpoint that scores sentences, up to /v1; a key for it is read from $BUDGETED_JUDGE_KEY"""
@@ -51,9 +52,7 @@ class QuestionSettings:
     """the model that is asked there"""
 
     def __post_init__(self) -> None:
-        for name in ("longest_answer", "multiple"):
-            if (given := getattr(self, name)) is not None and given < 1:
-                raise BudgetedError(f"problem.{name} must be at least 1, got {given}")
+        refuse_outside_limits(self, "problem.")
         if bool(self.judge) != bool(self.judge_model):
             raise BudgetedError("a judge has an address and a model: give both problem.judge and problem.judge_model")
 

@@ -458,7 +458,7 @@ def start(
     with disk_errors(path, _go_on(path)), folder.locked():
         try:
             folder.refuse_another()
-            config = config.with_sources()
+            config = config.with_sources().with_usual()
             here = environment(config.threads, config.device)
             run = Run(config, folder, here)
         except BaseException:

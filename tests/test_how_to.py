@@ -16,6 +16,7 @@ PAGES = sorted((ROOT / "docs" / "how").glob("*.md"))
 EXPECTED = {
     "pictures": ["model.onnx", "model.json", "saved", "mine/summary.json", "mine/export-onnx/model.onnx"],
     "compare": ["accuracy.png", "runs/focal.py:Focal-2/summary.json"],
+    "experiment": ["report/report.md", "report/digits-gaussian/accuracy.svg", "page.html"],
     "freeze": [],
     "paper": [],
 }

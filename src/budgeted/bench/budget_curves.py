@@ -107,7 +107,8 @@ def _draw(
                 axes.set_ylabel(metric if column == 0 else "")
                 axes.set_xlabel(_unit(name, lines) if row == len(metrics) - 1 else "")
                 axes.set_xscale("log", base=2)
-                axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+                marked = [found / unit for group in lines[0].groups if (found := amount(group)) is not None]
+                axes.set_xticks(marked, [f"{each:.3g}" for each in marked])
                 axes.minorticks_off()
                 if column == len(amounts) - 1:
                     _label(axes, lines, ends)

@@ -95,14 +95,14 @@ def choose_rate() -> Recipe:
     )
 
 
-def chosen_rates(out: Path) -> Rates:
-    """From the records of `choose-rate` in this folder: for each row the rate with the better A_AUC."""
-    found = places(choose_rate().runs, out)
+def chosen_rates(choosing: Recipe, name: str, out: Path) -> Rates:
+    """From the records of a recipe that tries rates, in this folder: for each row the rate with the better A_AUC."""
+    found = places(choosing.runs, out)
     missing = sum(place.state != "finished" for place in found)
     if missing:
         raise BudgetedError(
-            f"{missing} of {len(found)} runs of choose-rate are not finished in {out}: "
-            f"`budgeted sweep choose-rate --out {out}` first"
+            f"{missing} of {len(found)} runs of {name} are not finished in {out}: "
+            f"`budgeted sweep {name} --out {out}` first"
         )
     best: dict[str, tuple[float, str]] = {}
     for place in found:  # the lower rate comes first, and stays on a tie
@@ -141,11 +141,6 @@ def at_rate(config: RunConfig, rates: Rates) -> RunConfig:
 
 FROM_RATES: dict[str, Callable[[Rates], Recipe]] = {"as-published": as_published, "one-footing": one_footing}
 """recipes that are made from the records of `choose-rate`"""
-
-
-def recipe_from(name: str, out: Path) -> Recipe:
-    """One of `FROM_RATES`, at the rates that the records in this folder say."""
-    return FROM_RATES[name](chosen_rates(out))
 
 
 def unrated() -> dict[str, Callable[[], Recipe]]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from budgeted.bench.bongard_recipes import KINDS, drawn_questions, paper_prices, paper_questions
 from budgeted.bench.bongard_recipes import POLICIES as DRAWN_POLICIES
-from budgeted.bench.fair import FROM_RATES, recipe_from, unrated
+from budgeted.bench.fair import FROM_RATES, chosen_rates, unrated
 from budgeted.bench.measured import measured_recipes
 from budgeted.bench.paper_recipes import key, paper_recipes
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
-from budgeted.bench.win_recipes import WIN
+from budgeted.bench.win_recipes import WIN, win_cpu
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.registry import load
 from budgeted.runs.config import RunConfig
@@ -321,4 +321,7 @@ def recipe(name: str, out: Path | None = None) -> Recipe:
     name = key(name)
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
-    return recipe_from(name, out) if out is not None and name in FROM_RATES else RECIPES[name]()
+    for choosing, made in {"choose-rate": FROM_RATES, "win-rates": {"win-cpu": win_cpu}}.items():
+        if out is not None and name in made:
+            return made[name](chosen_rates(RECIPES[choosing](), choosing, out))
+    return RECIPES[name]()

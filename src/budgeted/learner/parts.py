@@ -19,9 +19,11 @@ from budgeted.learner.hardest import refuse_unless_drawn_alone
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
+from budgeted.network.average import Averaged
 from budgeted.network.muon import Muon
 from budgeted.network.norms import MeasuredNorms
 from budgeted.network.rates import Rates
+from budgeted.network.schedule_free import PointOfAverage, ScheduleFree
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
     CODECS,
@@ -125,7 +127,7 @@ class Parts:
             learner.problem.example,
             rates=self._rates(optimizer),
             autocast=own.autocast,
-            average=make_average(own, model, learner.seed),
+            average=make_average(own, model, optimizer, learner.seed),
             norms=MeasuredNorms(model) if own.norms == "memory" else None,
             seed=learner.seed,
             sample=lambda: SampledGradients(
@@ -230,6 +232,8 @@ def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
             iterations=settings.muon_iterations,
             weight_decay=decay,
         )
+    if settings.optimizer == "schedule-free":
+        return ScheduleFree(parameters, rate, weight_decay=decay, power=settings.free_power)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
@@ -246,7 +250,11 @@ def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Par
     return [p for p in parameters if id(p) in wanted], [p for p in parameters if id(p) not in wanted]
 
 
-def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:
+def make_average(settings: LearnerSettings, model: nn.Module, optimizer: Optimizer, seed: int) -> Averaged | None:
+    if isinstance(optimizer, ScheduleFree):
+        if settings.average != "none":
+            raise BudgetedError("optimizer schedule-free keeps an average of its own: leave learner.average out")
+        return PointOfAverage(model, optimizer)
     if settings.average == "none":
         return None
     return Average(

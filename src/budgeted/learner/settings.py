@@ -30,8 +30,9 @@ class LearnerSettings:
 
     batch_size: int = limited(16, "at least 2")
     """samples in a training batch"""
-    optimizer: Literal["adam", "adamw", "muon", "sgd"] = "adam"
-    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else"""
+    optimizer: Literal["adam", "adamw", "muon", "schedule-free", "sgd"] = "adam"
+    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else;
+    schedule-free: adamw that predicts with an average inside the optimizer, whose bytes count"""
     learning_rate: float = limited(3e-4, "above 0")
     """step size"""
     weight_decay: float = limited(0.0, "0 or more")
@@ -42,6 +43,8 @@ class LearnerSettings:
     """of muon"""
     muon_iterations: int = limited(5, "from 1 to 100")
     """Newton-Schulz iterations of muon, which are charged"""
+    free_power: float = limited(0.0, "from 0 to 100")
+    """of schedule-free: above 0 late steps weigh more in the average, by their number to this power"""
     schedule: Schedule = "constant"
     """learning rate over a stream of known length: down to 0 in a line or a cosine"""
     warm_up: int = limited(0, "0 or more")

@@ -109,8 +109,9 @@ class SparseContinualLearning(Method):
             self._refresh(step, weights)
         self.steps += 1
         gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-        masks = [self.trained[name] for name in gradients]
-        self.learner.run("backward", torch._foreach_mul_, [*gradients.values()], masks)
+        if gradients:  # all of them may rest
+            masks = [self.trained[name] for name in gradients]
+            self.learner.run("backward", torch._foreach_mul_, [*gradients.values()], masks)
 
     @torch.no_grad()
     def after_step(self, step: Step, logits: Tensor) -> None:

@@ -52,8 +52,8 @@ def _replace(optimizer: Optimizer, old: nn.Parameter, new: nn.Parameter) -> None
     state = optimizer.state.pop(old, None)
     if state:
         for key, value in state.items():
-            if isinstance(value, torch.Tensor) and value.shape == old.shape:
-                padded = value.new_zeros(new.shape)
+            if isinstance(value, torch.Tensor) and value.ndim == old.ndim and len(value) == len(old):
+                padded = value.new_zeros((len(new), *value.shape[1:]))
                 padded[: len(value)] = value
                 state[key] = padded
         optimizer.state[new] = state

@@ -34,7 +34,7 @@ from budgeted.budget.kept import Keeps, prefixed, without_prefix
 from budgeted.budget.trace import tracing
 from budgeted.freezing import BadLoss, FrozenStep, LayerFreezing
 from budgeted.network.aside import RunsAside
-from budgeted.network.average import Average
+from budgeted.network.average import Averaged
 from budgeted.network.calls import Inputs, as_given, called, count_of
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
@@ -64,7 +64,7 @@ class Network(RunsAside):
         rates: Rates | None = None,
         autocast: Autocast = "none",
         sample: Callable[[], SampledGradients] | None = None,
-        average: Average | None = None,
+        average: Averaged | None = None,
         norms: MeasuredNorms | None = None,
         seed: int = 0,
     ) -> None:
@@ -388,7 +388,8 @@ class Network(RunsAside):
 
     def working_nbytes(self) -> dict[str, int]:
         """Optimizer state and gradients."""
-        moments = (value for state in self.optimizer.state.values() for value in state.values())
+        persists = getattr(self.optimizer, "persists", ())
+        moments = (v for state in self.optimizer.state.values() for name, v in state.items() if name not in persists)
         return {
             "optimizer": sum(m.numel() * m.element_size() for m in moments if isinstance(m, Tensor)),
             "gradients": sum(p.numel() * p.element_size() for _, p in self._named_parameters()),

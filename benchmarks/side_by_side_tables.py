@@ -1,4 +1,4 @@
-"""Tables of what `methods_against_avalanche.py` has run: accuracies and times of pairs, tests of the differences."""
+"""Tables of what a comparison with another library has run: accuracies and times of pairs, tests of the differences."""
 
 from __future__ import annotations
 

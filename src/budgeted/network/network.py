@@ -203,6 +203,11 @@ class Network(RunsAside):
         self.sampled.start()
         self._decided = self.sampled.skip
 
+    def sampled_of(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
+        """Those of the step whose backward was just run, or of the same samples in evaluation mode where none are
+        collected in training; and what reading them cost."""
+        return self.sampled_in_evaluation(inputs, loss) if self._decided is None else self.take_sampled()
+
     def take_sampled(self) -> tuple[SampledStep, int]:
         """Those of the step whose backward was just run, and what reading them cost."""
         step = self.sampled.take()

@@ -294,7 +294,7 @@ class Network(RunsAside):
             if (parameter := self.linear_head._parameters[name]) is not None:
                 parameter[row] = value
                 if self.average is not None:
-                    self.average.weights[f"{self.freezing.chain.head}.{name}"][row] = value
+                    self.average.by_name()[f"{self.freezing.chain.head}.{name}"][row] = value
 
     def changed(self) -> None:
         """The model has got another extractor, branch or mask, or lost one: parameters, chain, prices and sampled

@@ -13,7 +13,7 @@ from budgeted.bench.fair import FROM_RATES, chosen_rates, unrated
 from budgeted.bench.measured import measured_recipes
 from budgeted.bench.paper_recipes import key, paper_recipes
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
-from budgeted.bench.win_recipes import WIN, win_cpu
+from budgeted.bench.win_recipes import FROM_WIN_RATES, WIN
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.registry import load
 from budgeted.runs.config import RunConfig
@@ -321,7 +321,7 @@ def recipe(name: str, out: Path | None = None) -> Recipe:
     name = key(name)
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
-    for choosing, made in {"choose-rate": FROM_RATES, "win-rates": {"win-cpu": win_cpu}}.items():
+    for choosing, made in {"choose-rate": FROM_RATES, "win-rates": FROM_WIN_RATES}.items():
         if out is not None and name in made:
             return made[name](chosen_rates(RECIPES[choosing](), choosing, out))
     return RECIPES[name]()

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from budgeted.bench.fair import CHOSEN_ON, RATE, Rates, at_rate, with_settings
-from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu_fast, over_seeds
+from budgeted.bench.fair import CHOSEN_ON, RATE, Rates, at_rate
+from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu_fast, over_seeds, with_settings
 from budgeted.runs.config import RunConfig
 
 FULL_COMPUTE = "336.38TFLOP"
@@ -101,6 +101,8 @@ def win_other_data() -> Recipe:
     return Recipe("Does it hold on data on which nothing was chosen?", over_seeds(configs, (1, 2)))
 
 
+FROM_WIN_RATES: dict[str, Callable[[Rates], Recipe]] = {"win-cpu": win_cpu}
+"""recipes that are made from the records of `win-rates`"""
 WIN: dict[str, Callable[[], Recipe]] = {
     "win-full-size": win_full_size,
     "win-rates": win_rates,

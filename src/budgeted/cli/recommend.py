@@ -109,7 +109,8 @@ def _print(found: Recommendation, run: str, command: PlanCommand) -> None:
     covers = "; ".join(f"{what} {', '.join(values)}" for what, values in found.covers.items())
     console.print(
         f"Fitted to {found.runs} runs of {found.configurations} configurations: {covers}. One that is left out is "
-        f"foretold with an error of {found.error:.1f} points in the mean, {found.within:.0%} within two standard deviations.",
+        f"foretold with an error of {found.error:.1f} points in the mean, {found.within:.0%} within two standard "
+        "deviations.",
         highlight=False,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
 from budgeted.runs.config import RunConfig
 from budgeted.runs.plan import Plan as LearnerPlan
-from budgeted.runs.plan import make_plan, varying
+from budgeted.runs.plan import make_plan
 from budgeted.runs.run import DEFAULT_SLOTS
 
 
@@ -91,9 +90,8 @@ class PlanCommand:
             limit=self.limit,
             settings=with_pairs({}, self.set),
         )
-        method = config.build_method()
         plan = make_plan(
-            method,
+            config.build_method(),
             info,
             config.network,
             settings=config.build_settings(info.flips, info.problem),
@@ -106,22 +104,21 @@ class PlanCommand:
             eval_every=self.eval_every,
             problem=config.problem,
             measure=self.measure,
-            dataset=self._data_if_there() if varying(method) else None,
+            dataset=self._data_if_there,
         )
         if self.json:
             print(json.dumps(_as_json(plan), indent=1))
         else:
             _print(plan)
 
-    def _data_if_there(self) -> Callable[[], streams.Dataset] | None:
+    def _data_if_there(self) -> streams.Dataset | None:
         """Pictures to estimate slots from; without them a plan says that it does not know."""
         try:
-            found = streams.load(self.dataset, self.data, test=False)
+            return streams.load(self.dataset, self.data, test=False)
         except BudgetedError:
             if self.data is not None:
                 raise
             return None
-        return lambda: found
 
 
 def _as_json(plan: LearnerPlan) -> dict[str, Any]:

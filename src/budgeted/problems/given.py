@@ -10,6 +10,7 @@ from PIL import Image
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.streams.pixels import DEEP_MODES, turned_upright
 
 
 def as_tensor(given: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
@@ -35,13 +36,23 @@ def picture(image: Image.Image, shape: tuple[int, ...]) -> Tensor:
         raise BudgetedError(
             f"a picture has 1 or 3 channels, samples here are of shape {'x'.join(map(str, shape))}: give an array"
         )
+    if image.mode in DEEP_MODES:
+        raise BudgetedError(f"a picture of mode {image.mode} has more than 8 bits a channel: convert it to 8 bits")
     channels, height, width = shape
+    image = turned_upright(image)
     whole = image.convert("RGBA") if "transparency" in image.info else image
     found = whole.convert("L" if channels == 1 else "RGB")
     if found.size != (width, height):
         found = found.resize((width, height), Image.Resampling.BILINEAR)
     pixels = np.array(found).reshape(height, width, channels).transpose(2, 0, 1)
     return torch.from_numpy(np.ascontiguousarray(pixels))
+
+
+def is_one(given: Any, shape: tuple[int, ...]) -> bool:
+    """Whether an array is a single sample, where several are wanted."""
+    if not isinstance(given, np.ndarray) or given.shape[1:] in (shape, shape[1:]):
+        return False
+    return given.shape == shape or (given.ndim == 3 and given.dtype == np.uint8 and _is_picture(given, shape))
 
 
 def _is_picture(array: np.ndarray[Any, Any], shape: tuple[int, ...]) -> bool:

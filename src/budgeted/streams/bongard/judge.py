@@ -17,6 +17,8 @@ from budgeted.errors import BudgetedError
 
 LOWEST, HIGHEST = 1, 10
 MOST_BYTES = 2**20
+KEY = "BUDGETED_JUDGE_KEY"
+"""where a run finds the key of its judge: in the environment, since a configuration is written down"""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 

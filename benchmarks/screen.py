@@ -62,7 +62,8 @@ def main() -> None:
         run = Run(config, RunFolder(Path(folder) / "run"), environment(1, "cpu"))
     learner, network = run.learner, run.learner.network
     averages = {name: Average(learner.model, decay=d, warm_up=w) for name, (d, w) in AVERAGES.items()}
-    network.average = None
+    own = None if isinstance(network.average, Average) else network.average  # schedule-free has its own
+    network.average = own
     inner = network.update
 
     def update() -> None:
@@ -98,7 +99,7 @@ def main() -> None:
                     learner.before_prediction()
                     look(f"{name}, norms of the memory")
                     network.norms = None
-            network.average = None
+            network.average = own
             print(count, {name: curve[-1] for name, curve in curves.items()}, flush=True)
     found = {
         "given": {**vars(given), "out": given.out.name, "data": ""},

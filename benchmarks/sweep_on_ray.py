@@ -1,8 +1,8 @@
 """A sweep on a real Ray cluster of two nodes on this machine, while things die: does it end as if nothing had?
 
-The same small runs three times: in processes of this machine; on the cluster, one of whose nodes is killed half-way;
-and on the cluster, the sweep itself being killed (SIGKILL) half-way and called again. All three must come to the same
-bits: weights and records of every run.
+The same small runs three times: one after the other in this process; on the cluster, one of whose nodes is killed
+half-way; and on the cluster, the sweep itself being killed (SIGKILL) half-way and called again. All three must come to
+the same bits: weights and records of every run.
 
     python benchmarks/sweep_on_ray.py --runs 20
 """
@@ -22,6 +22,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from budgeted.bench import recipes
+from budgeted.bench.sweep import places
+from budgeted.runs.run import start
 
 RECIPE = """
 from dataclasses import replace
@@ -132,9 +136,11 @@ def main() -> int:
         values = {"method": options.method, "model": options.model, "samples": options.samples}
         recipe.write_text(RECIPE.format(**values, every=every, seeds=seeds))
         half = options.runs // 2
-        assert sweep(recipe, folder / "local", "--workers", "2").wait() == 0
+        runs = recipes.recipe(f"{recipe}:recipe").runs
+        for place in places(runs, folder / "local"):
+            start(place.config, place.folder)
         expected = found(folder / "local")
-        print(f"{len(expected)} runs in processes of this machine", flush=True)
+        print(f"{len(expected)} runs in this process", flush=True)
 
         with cluster(folder / "r1") as (address, second):
             process = sweep(recipe, folder / "node", "--on", address)

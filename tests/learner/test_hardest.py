@@ -23,7 +23,7 @@ from tests.learner.small import make, settings_of, tiny
 SAMPLES = list(samples(60))
 
 
-def learner_with(name: str = "vanilla", candidates: float = 3.0, hardness: float = 1.0, **more: Any) -> Learner:
+def learner_with(name: str = "vanilla", *, candidates: float = 3.0, hardness: float = 1.0, **more: Any) -> Learner:
     settings = settings_of(METHODS[name], candidates=candidates, hardness=hardness)
     return make(name, tiny(), settings=settings, **more)
 
@@ -40,6 +40,7 @@ def test_chances_of_one_place_are_the_ranks_to_a_power(hardness: float) -> None:
     weights = np.array([2.0, 4.0, 1.0, 3.0]) ** hardness
     assert np.bincount(drawn, minlength=4) / 20_000 == pytest.approx(weights / weights.sum(), abs=0.015)
     assert by_rank(losses, 3, hardness, generator).shape == (3,)
+    assert by_rank(np.arange(5_000.0), 1, 100.0, generator)[0] > 2_500  # weights below any number
 
 
 def test_the_hardest_of_the_memory_are_trained_on() -> None:
@@ -89,6 +90,7 @@ def test_what_it_does_not_go_with_is_refused() -> None:
     for name in ("sar", "mir"):
         with pytest.raises(BudgetedError, match="choose uniform or class-balanced"):
             learner_with(name)
-    for more, says in (({"candidates": 0.5}, "candidates must be from 1"), ({"hardness": -1.0}, "hardness must be")):
-        with pytest.raises(BudgetedError, match=says):
-            learner_with(**more)
+    with pytest.raises(BudgetedError, match="candidates must be from 1"):
+        learner_with(candidates=0.5)
+    with pytest.raises(BudgetedError, match="hardness must be"):
+        learner_with(hardness=-1.0)

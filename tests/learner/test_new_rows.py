@@ -61,8 +61,8 @@ def test_a_row_points_from_the_middle_of_stored_samples_to_the_first_of_its_clas
     said = learner.head((new + middle) / 2).detach()
     torch.testing.assert_close(said[3], said[:3].mean())
     if learner.network.average is not None:
-        assert torch.equal(learner.network.average.weights["head.weight"][3], row)
-        assert torch.equal(learner.network.average.weights["head.bias"][3], learner.head.bias[3].detach())
+        assert torch.equal(learner.network.average.by_name()["head.weight"][3], row)
+        assert torch.equal(learner.network.average.by_name()["head.bias"][3], learner.head.bias[3].detach())
     moments = learner.optimizer.state[learner.head.weight]["exp_avg"]
     assert not moments[3].any()
 

@@ -15,7 +15,7 @@ from PIL import Image
 from budgeted import cli, streams
 from budgeted.errors import BudgetedError
 from budgeted.streams import DataError, DataMissing
-from budgeted.streams.bongard.facts import facts
+from budgeted.streams.bongard.facts import facts_of
 from budgeted.streams.bongard.items import HOI, OPENWORLD, SHORT, every_triple, items_of
 from budgeted.streams.bongard.pictures import FILL, Pictures, with_pictures
 from budgeted.streams.bongard.problem import PLACE, Problem
@@ -219,7 +219,7 @@ def test_facts_of_a_small_set(tmp_path: Path) -> None:
     train = read_hoi(written(tmp_path, [hoi_entry(1), hoi_entry(2, "hold", ("kick",))]))
     shared = {**hoi_entry(3), "image_files": [*hoi_entry(3)["image_files"][:13], "images/set/1-0.png"]}
     test = read_hoi(written(tmp_path, [shared, hoi_entry(4, "throw")]))
-    found = facts(train, test)
+    found = facts_of(train, test)
     assert (found.train, found.test, found.concepts, found.concepts_in_test, found.new_in_test) == (2, 2, 2, 2, 1)
     assert (found.pictures, found.used, found.in_both, found.touched, found.two_labels) == (55, 28, 1, 1, 1)
     assert "1 pictures lie in training and test; they touch 1 of 2 test problems" in found.lines()

@@ -241,7 +241,7 @@ def drawn(
             axes.tick_params(labelsize=8)
         figure.suptitle(textwrap.fill(caption(groups), 110), fontsize=10, x=0.01, ha="left")
         foot = 0.24 / size[1]
-        figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))  # type: ignore[union-attr,call-arg]
+        figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))
         figure.text(0.01, foot / 2, note, fontsize=7.5, color=_INK, ha="left", va="center")
         figure.savefig(path, dpi=140)
     finally:

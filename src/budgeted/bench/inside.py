@@ -94,7 +94,7 @@ def look_inside(settings: InsideSettings, data_dir: Path | None) -> dict[str, An
 def _retrieval(learner: Learner, names: Any) -> dict[str, Any]:
     """What similarity-aware retrieval has come to believe, by class in the order in which they came."""
     retrieval = learner.retrieval
-    if not isinstance(retrieval, SimilarityAware):
+    if not isinstance(retrieval, SimilarityAware) or retrieval.similarity is None:
         return {}
     count = len(learner.class_labels)
     used = retrieval.frequencies.of_samples(learner.memory)
@@ -152,9 +152,9 @@ class _Larger:
 
     def look(self) -> None:
         gradients = [self._gradients() for _ in range(4)]
-        mean = {name: sum(each[name] for each in gradients) / 4 for name in gradients[0]}  # type: ignore[arg-type]
+        mean = {name: torch.stack([each[name] for each in gradients]).mean(0) for name in gradients[0]}
         self._waiting[LARGER[0]].append(np.mean([self._squares(each) for each in gradients], axis=0))
-        self._waiting[LARGER[1]].append(self._squares(mean))  # type: ignore[arg-type]
+        self._waiting[LARGER[1]].append(self._squares(mean))
         if len(self._waiting[LARGER[0]]) < self._policy.refresh_every:
             return
         names = self._learner.network.freezing.chain.names

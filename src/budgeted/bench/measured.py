@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from budgeted.bench.inside import InsideSettings, look_inside
 from budgeted.bench.paper_recipes import key
 from budgeted.bench.protocols import Recipe
@@ -40,14 +42,19 @@ class Measurement:
 _TOYS = ToySettings()
 _ESTIMATE = InsideSettings(method="al", stream="gaussian", samples=2_000, larger_sample=True)
 _INSIDE = InsideSettings()
-_PAPER = {"model": "resnet32", "samples": 50_000, "slots": 2_000}
+
+
+def _as_published(settings: InsideSettings) -> InsideSettings:
+    return replace(settings, model="resnet32", samples=50_000, slots=2_000)
+
+
 MEASUREMENTS: dict[str, Measurement] = {
     "Figure 5": Measurement(
-        "Is the Fisher estimate near that from 16 times as many samples?", _ESTIMATE, replace(_ESTIMATE, **_PAPER)
+        "Is the Fisher estimate near that from 16 times as many samples?", _ESTIMATE, _as_published(_ESTIMATE)
     ),
     "Figure 8": Measurement(
         "How does the freezing criterion of each block move, and what when a task ends?", _INSIDE,
-        replace(_INSIDE, **_PAPER),
+        _as_published(_INSIDE),
     ),
     "Figures 19 to 21": Measurement(
         "Does use lower what a sample teaches, is it forgotten exponentially, do similar samples count?", _TOYS,
@@ -101,9 +108,14 @@ def _toy_findings(record: Mapping[str, Any]) -> list[str]:
             f"exponential explains {100 * lost['r_squared']:.0f} % of the variance of its logarithm "
             f"({lost['references']} references)."
         )
+    unlike = [pair for pair in zip(moved["cosine"], moved["change"], strict=True) if pair[0] < 0]
+    among = ""
+    if len(unlike) > 2:  # the two kinds of pairs may lie so far apart that a line through both says little of either
+        inside = np.corrcoef(*zip(*unlike, strict=True))[0, 1]
+        among = f"; r {inside:.2f} among the {len(unlike)} whose gradients oppose"
     found.append(
         f"Cosine of the gradients against the change of effective use: r {moved['r']:.2f}, p {moved['p']:.2g}, over "
-        f"{len(moved['cosine'])} pairs."
+        f"{len(moved['cosine'])} pairs{among}."
     )
     return found
 

@@ -162,15 +162,17 @@ def draw_forgotten(record: Record, path: Path) -> None:
     found = record["forgotten"]
     values = np.asarray(found["effective"], dtype=float)
     steps = np.arange(len(values))
+    from matplotlib.ticker import LogLocator
+
     fit = "" if found["r_squared"] is None else f"; line: exponential fit, R² {found['r_squared']:.2f}"
     note = f"mean over {found['references']} references{fit}"
     with _figure(path, f"Effective use of a sample while others are learned: {_of(record)}", note) as axes:
         axes.semilogy(steps, np.where(values > 0, values, np.nan), "o", color=COLOURS[0], markersize=4)
         if found["rate"] is not None:
             axes.semilogy(steps, found["start"] * np.exp(found["rate"] * steps), color=COLOURS[1])
-        for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            axis(lambda value, _: f"{value:g}")
-        axes.tick_params(which="both", labelsize=8)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.minorticks_off()
         axes.set_xlabel("steps with other samples since it was used last")
         axes.set_ylabel("effective use frequency, log scale")
 

@@ -7,6 +7,8 @@ ends its tasks, and with them the processes whose lifelines they hold.
 
 from __future__ import annotations
 
+import logging
+import signal
 import threading
 from typing import Any
 
@@ -40,13 +42,16 @@ class RayTasks:
         self._tasks: set[Any] = set()
         if not ray.is_initialized():
             address = "auto" if on == HERE else on
+            ours = signal.getsignal(signal.SIGTERM)
             try:
-                ray.init(address=address, log_to_driver=False, logging_level="error")
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise BudgetedError(
                     f"no Ray cluster answers at {on!r} ({_first_line(error)}): begin one by `ray start --head`, or "
                     "give its address"
                 ) from error
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, ours)  # Ray puts its own there, which knows nothing of our exit codes
         self._task = ray.remote(execute)
 
     def at_a_time(self, waiting: int) -> int:

@@ -88,7 +88,7 @@ class Toy:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor]) -> None:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter -= self.settings.learning_rate * gradient
+            parameter.sub_(gradient, alpha=self.settings.learning_rate)
 
     def learn(self, place: int) -> None:
         self.step(self.gradients(place))
@@ -216,7 +216,7 @@ def _flat(gradients: Sequence[Tensor]) -> Tensor:
 
 def _mean_and_error(values: Sequence[float]) -> list[float | None]:
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    return [_number(np.mean(values)), error]
+    return [_number(float(np.mean(values))), error]
 
 
 def _number(value: float) -> float | None:

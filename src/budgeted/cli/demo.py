@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -64,7 +66,8 @@ class Demo:
             def report(name: str, progress: RunProgress) -> None:
                 bar.update(task, advance=1, description=f"{name}: accuracy {100 * progress.accuracy:.0f} %")
 
-            groups = run_demo(self.stream, self.out, report)
+            with _quiet():
+                groups = run_demo(self.stream, self.out, report)
         console.print(_learners(groups))
         print("\n".join(findings(groups, self.out)))
         figure = self.out / "demo.png"
@@ -109,6 +112,18 @@ class Demo:
         console.print(_table(runs))
         figure = write(runs, self.freezing, self.out)
         console.print(f"figure: {figure}   record: {figure.with_suffix('.json')}", highlight=False)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the line that a budget is spent: here that is meant to be, and the table says it."""
+    log = logging.getLogger("budgeted")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _learners(groups: list[Group]) -> Table:

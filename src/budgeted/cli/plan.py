@@ -13,6 +13,7 @@ from tyro.conf import UseAppendAction, arg
 from budgeted import streams
 from budgeted.budget import Cost, format_bytes, format_compute, total
 from budgeted.cli.console import wide_console
+from budgeted.cli.recommend import recommend_for
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
 from budgeted.runs.config import RunConfig
@@ -26,7 +27,7 @@ class PlanCommand:
     """Print what a budget buys: slots, bytes by item, compute by item under both rules, iterations, predicted time.
 
     Example: budgeted plan --method al-sar --dataset cifar10 --model resnet32 --memory 7998016B --iterations 1
-    --rule paper
+    --rule paper. What to take for a budget: budgeted plan --recommend --memory 5MB --compute 40TFLOP --limit 10000
     """
 
     method: str = "al-sar"
@@ -67,10 +68,14 @@ class PlanCommand:
     """Any other setting."""
     measure: bool = True
     """Run nothing: leave out the predicted time, and what the method runs beside a plain step."""
+    recommend: bool = False
+    """Say what to take for --memory and --compute: network, codec, batch, settings, from what our own runs came to."""
     json: bool = False
     """Print JSON for a script."""
 
     def run_(self) -> None:
+        if self.recommend:
+            return recommend_for(self)
         info = streams.info(self.dataset)
         config = RunConfig(
             method=self.method,

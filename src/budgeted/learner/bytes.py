@@ -96,6 +96,7 @@ def fit_slots(learner: Learner) -> None:
     if learner.budget.bytes is not None and (learner.slots is None or learner.memory.varying):
         learner.memory = learner.parts.memory(_left_for_memory(learner, learner.budget.bytes))
         learner.memory.watch(learner.retrieval)
+    give_up_slots(learner)
 
 
 def give_up_slots(learner: Learner) -> None:

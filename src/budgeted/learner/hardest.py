@@ -60,9 +60,8 @@ def by_rank(losses: Floats, count: int, hardness: float, generator: np.random.Ge
     """Places of so many, in order, drawn without replacement with weights (rank / n) ** hardness."""
     ranks = np.empty(len(losses))
     ranks[np.argsort(losses, kind="stable")] = np.arange(1, len(losses) + 1)
-    weights = (ranks / len(losses)) ** hardness
-    keys = generator.exponential(size=len(losses)) / weights  # the smallest are such a draw (Efraimidis, Spirakis)
-    return np.sort(np.argsort(keys, kind="stable")[:count])
+    keys = hardness * np.log(ranks / len(losses)) + generator.gumbel(size=len(losses))  # the largest are such a draw
+    return np.sort(np.argsort(-keys, kind="stable")[:count])
 
 
 def _losses(logits: Tensor, rows: Tensor) -> Tensor:

@@ -118,7 +118,6 @@ class Learner(Lends):
         self.reserved: dict[str, int] = {}
         self.method.begin(self)
         fit_slots(self)
-        give_up_slots(self)
 
     # -- a sample arrives --------------------------------------------------------------------------------------
 
@@ -207,7 +206,6 @@ class Learner(Lends):
                 self.retrieval.meet(self, arrived, rows)
             places = min(len(self.waiting), self.stream_batch)
             drawn = draw_hard(self, self.batch_size - places)
-            slots = drawn.slots
             self.charge_codec()
             samples, labels, ahead = drawn.samples, drawn.labels, self.retrieval.ahead()
             if ahead:
@@ -217,7 +215,7 @@ class Learner(Lends):
             share = self.arrived / self.problem.samples if self.problem.samples else None
             inputs = self.holding.inputs(samples, self.generators["augmentation"], len(rows))
             inputs = self.problem.sized(self.network, inputs, share)
-            step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns, samples)
+            step = Step(len(rows), drawn.slots, inputs, labels.to(self.network.device), drawn.columns, samples)
 
             outputs = self.network.forward(inputs)
             with self.network.autocast():
@@ -229,7 +227,7 @@ class Learner(Lends):
             self.method.after_backward(step)
             self._observe(step, drawn.labels)
             self.account.charge("retrieval", Cost(0, self.retrieval.price()))
-            own, most = total(done.costs.values()), self.most(places + len(slots))
+            own, most = total(done.costs.values()), self.most(places + len(drawn.slots))
             self.account.owe(own)
             self.pace.met(self.under(self.account.aside), self.under(own + self.account.aside) - most)
             self.network.update()
@@ -246,15 +244,11 @@ class Learner(Lends):
 
     def _observe(self, step: Step, drawn: Tensor) -> None:
         """Show the retrieval the gradients of what it drew."""
-        if not self.retrieval.wants_gradients:
-            return
-        if self.settings.learner.sampled_mode == "evaluation":
+        if self.retrieval.wants_gradients:
             loss = lambda outputs: self.problem.loss(outputs, step.inputs, step.labels)  # noqa: E731
-            sampled, read = self.network.sampled_in_evaluation(step.inputs, loss)
-        else:
-            sampled, read = self.network.take_sampled()
-        self.retrieval.observe(sampled.values[step.new :], sampled.present, drawn)
-        self.account.charge("similarity", Cost(0, read))
+            sampled, read = self.network.sampled_of(step.inputs, loss)
+            self.retrieval.observe(sampled.values[step.new :], sampled.present, drawn)
+            self.account.charge("similarity", Cost(0, read))
 
     def _abandon(self, done: FrozenStep | None, moved: bool) -> None:
         """Something in the step could not be paid: training ends. If no weight has moved, none will; what was run is
@@ -263,9 +257,8 @@ class Learner(Lends):
         if moved:
             return
         self.network.clear()
-        executed: dict[Purpose, Cost] = {}
-        if done is not None:
-            executed = {purpose: cost for purpose, cost in done.costs.items() if purpose != "optimizer"}
+        ran: Mapping[Purpose, Cost] = {} if done is None else done.costs
+        executed: dict[Purpose, Cost] = {purpose: cost for purpose, cost in ran.items() if purpose != "optimizer"}
         self.account.end_step(executed if self.account.affords(total(executed.values())) else {}, steps=0)
 
     def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int, inputs: Inputs) -> None:
@@ -290,9 +283,8 @@ class Learner(Lends):
         """What waits, put together once for all steps on it."""
         if self.stacked is None:
             rows = torch.tensor([row for _, row in self.waiting], dtype=torch.int64)
-            none = stacked([], self.problem.columns())
-            waiting = self.memory.passed(stacked([sample for sample, _ in self.waiting])) if self.waiting else none
-            self.stacked = waiting, rows
+            samples = stacked([sample for sample, _ in self.waiting], self.problem.columns())
+            self.stacked = self.memory.passed(samples) if self.waiting else samples, rows
         return self.stacked
 
     # -- storing -----------------------------------------------------------------------------------------------

@@ -90,16 +90,16 @@ class Parts:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.own = learner.settings.learner
-
-    def network(self, model: nn.Module, device: torch.device) -> Network:
-        """A model at work for this learner, on the footing of every other; a method may ask for one more."""
-        learner, own = self.learner, self.own
         if learner.problem.own_loss and (learner.method.of_classes or not learner.method.plain()):
             does = "looks at" if learner.method.plain() else "has a loss of its own over"
             raise BudgetedError(
                 f"method {learner.method.name!r} {does} the logits of classes, and {type(learner.problem).__name__} "
                 "has the model's loss: choose vanilla, al, er or ewc"
             )
+
+    def network(self, model: nn.Module, device: torch.device) -> Network:
+        """A model at work for this learner, on the footing of every other; a method may ask for one more."""
+        learner, own = self.learner, self.own
         if own.new_rows != "random" and learner.method.whole_head:
             raise BudgetedError(
                 f"method {learner.method.name!r} has the rows of all classes from the start: leave learner.new_rows out"

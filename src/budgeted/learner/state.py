@@ -227,7 +227,7 @@ def read_numbers(folder: Path) -> dict[str, Any]:
 def weights_digest(learner: Learner) -> str:
     """One hash over all parameters and buffers, and their average, whatever their memory format."""
     digest = hashlib.sha256()
-    averaged = {} if learner.network.average is None else learner.network.average.weights
+    averaged = {} if learner.network.average is None else learner.network.average.by_name()
     for name, tensor in (*sorted(learner.model.state_dict().items()), *sorted(averaged.items())):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

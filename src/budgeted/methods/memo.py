@@ -47,7 +47,6 @@ class MemoryEfficientExpandable(Method):
 
     kept = ("_old",)
     boundaries: ClassVar[bool] = True
-    of_classes: ClassVar[bool] = True
     reshapes: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     stream_share: float = 0.5

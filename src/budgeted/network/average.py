@@ -31,9 +31,12 @@ _LOW_BITS = 16  # of a float32, that bfloat16 has not
 class Averaged(Keeps):
     """Weights that predictions are made with in the place of a model's own."""
 
-    weights: dict[str, Tensor]
     element_bytes: int
     """of one number, beside the model's own"""
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Of every parameter, and of buffers that are averaged, too."""
+        raise NotImplementedError
 
     def update(self, model: nn.Module) -> None:
         """A step has moved the weights."""
@@ -67,10 +70,13 @@ class Average(Averaged):
         """
         self.decay, self.warm_up, self.precision, self.seed = decay, warm_up, precision, seed
         self.element_bytes = 4 if precision == "float32" else 2
-        self.weights = {}
+        self.weights: dict[str, Tensor] = {}
         self.steps = 0
         self._per_element: int | None = None
         self.restart(model)
+
+    def by_name(self) -> dict[str, Tensor]:
+        return self.weights
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:

@@ -203,6 +203,11 @@ class Network(RunsAside):
         self.sampled.start()
         self._decided = self.sampled.skip
 
+    def sampled_of(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
+        """Those of the step whose backward was just run, or of the same samples in evaluation mode where none are
+        collected in training; and what reading them cost."""
+        return self.sampled_in_evaluation(inputs, loss) if self._decided is None else self.take_sampled()
+
     def take_sampled(self) -> tuple[SampledStep, int]:
         """Those of the step whose backward was just run, and what reading them cost."""
         step = self.sampled.take()
@@ -289,7 +294,7 @@ class Network(RunsAside):
             if (parameter := self.linear_head._parameters[name]) is not None:
                 parameter[row] = value
                 if self.average is not None:
-                    self.average.weights[f"{self.freezing.chain.head}.{name}"][row] = value
+                    self.average.by_name()[f"{self.freezing.chain.head}.{name}"][row] = value
 
     def changed(self) -> None:
         """The model has got another extractor, branch or mask, or lost one: parameters, chain, prices and sampled

@@ -84,7 +84,7 @@ class ScheduleFree(Optimizer):
         away.sub_(update, alpha=beta1).mul_(left)  # beta1 (z - x), both moved
         y.sub_(away)
 
-    def averaged(self, parameter: nn.Parameter) -> Tensor:
+    def averaged(self, parameter: Tensor) -> Tensor:
         """x of a parameter; itself, as long as it was never moved."""
         away = self.state.get(parameter, {}).get("away")
         return parameter.detach() if away is None else parameter.detach() - (1 / self.defaults["betas"][0] - 1) * away
@@ -98,13 +98,12 @@ class PointOfAverage(Averaged):
     def __init__(self, model: nn.Module, optimizer: ScheduleFree) -> None:
         self._model, self._optimizer = model, optimizer
 
-    @property
-    def weights(self) -> dict[str, Tensor]:
+    def by_name(self) -> dict[str, Tensor]:
         """Computed when they are asked for."""
         return {n: self._optimizer.averaged(p) for n, p in self._model.named_parameters() if p.requires_grad}
 
     def lent_to(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        return lent({name: p for name, p in model.named_parameters() if p.requires_grad}, self.weights)
+        return lent({name: p for name, p in model.named_parameters() if p.requires_grad}, self.by_name())
 
     def price(self) -> Cost:
         """It is in the optimizer's."""

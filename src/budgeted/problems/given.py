@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
-from budgeted.streams.pixels import DEEP_MODES, turned_upright
+
+if TYPE_CHECKING:  # who gives pictures has loaded it; nobody else shall wait for it
+    from PIL import Image
 
 
 def as_tensor(given: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
@@ -19,19 +20,31 @@ def as_tensor(given: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Any:
     A picture (PIL, or an array of height x width x channels) is made grey or coloured as the shape wants it, and
     squeezed to its height and width (bilinear, antialiased).
     """
-    if isinstance(given, Image.Image):
-        return picture(given, shape)
-    if isinstance(given, np.ndarray):
-        if given.shape != shape and given.dtype == np.uint8 and _is_picture(given, shape):
-            return picture(Image.fromarray(given.squeeze(-1) if given.shape[-1] == 1 else given), shape)
-        given = torch.from_numpy(np.array(given))  # a copy: what the user writes later is not learned
+    if not isinstance(given, Tensor):
+        given = _from_elsewhere(given, shape)
     if isinstance(given, Tensor) and dtype.is_floating_point and given.dtype.is_floating_point:
         return given.to(dtype)
     return given
 
 
+def _from_elsewhere(given: Any, shape: tuple[int, ...]) -> Any:
+    from PIL import Image
+
+    if isinstance(given, Image.Image):
+        return picture(given, shape)
+    if isinstance(given, np.ndarray):
+        if given.shape != shape and given.dtype == np.uint8 and _is_picture(given, shape):
+            return picture(Image.fromarray(given.squeeze(-1) if given.shape[-1] == 1 else given), shape)
+        return torch.from_numpy(np.array(given))  # a copy: what the user writes later is not learned
+    return given
+
+
 def picture(image: Image.Image, shape: tuple[int, ...]) -> Tensor:
     """uint8, channels x height x width: grey where there is one channel, squeezed to the size."""
+    from PIL import Image
+
+    from budgeted.streams.pixels import DEEP_MODES, turned_upright
+
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise BudgetedError(
             f"a picture has 1 or 3 channels, samples here are of shape {'x'.join(map(str, shape))}: give an array"

@@ -28,7 +28,7 @@ from budgeted.network import Inputs
 from budgeted.problems.batches import Sample
 from budgeted.problems.problem import PROBLEMS, Problem
 from budgeted.replay import Column
-from budgeted.streams import DatasetInfo, known_info
+from budgeted.streams import DatasetInfo
 from budgeted.streams.bongard.answers import chosen, chrf, token_f1
 from budgeted.streams.bongard.items import listed
 from budgeted.streams.bongard.judge import KEY, Judge
@@ -207,6 +207,8 @@ class Questions(Problem):
     @classmethod
     def made(cls, settings: Mapping[str, Any]) -> Self:
         """For the tiny LLaVA and drawn concept questions."""
+        from budgeted.streams import known_info  # all readers: they are not needed before
+
         info = known_info("bongard-drawn-ca")
         assert info is not None
         return cls.of_data(settings, info, _tiny(), "cpu")

@@ -28,6 +28,7 @@ _WORDS = {
     "method": "NAME",
     "methods": "NAME [NAME ...]",
     "model": "NAME",
+    "on": "local|ray|HOST:PORT",
     "retrieval": "NAME",
     "rows": "ROW [ROW ...]",
 }

@@ -385,7 +385,7 @@ MISTAKES = {
     "setting without value": (["--set", "learner.momentum"], "write KEY=VALUE"),
     "setting's type": (["--set", "learner.momentum=fast"], "learner.momentum=fast: give a number"),
     "setting's choice": (["--set", "learner.optimizer=adm"], "did you mean 'adam'"),
-    "yes or no": (["--set", "learner.channels_last=maybe"], "expected bool"),
+    "yes or no": (["--set", "learner.channels_last=maybe"], "give true or false"),
     "own part": (["--method", "al-sar", "--freezing", "none"], "defines its own freezing"),
     "two memories": (["--memory", "1MB"], "give one of --slots"),
     "two computes": (["--iterations", "1", "--compute", "1TMAC"], "not both"),

@@ -29,6 +29,7 @@ _WORDS = {
     "methods": "NAME [NAME ...]",
     "model": "NAME",
     "on": "local|ray|HOST:PORT",
+    "part": "I/N",
     "retrieval": "NAME",
     "rows": "ROW [ROW ...]",
 }

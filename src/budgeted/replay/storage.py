@@ -6,7 +6,7 @@ Which slots are in use is the memory's business; here a slot is a row.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,12 @@ from budgeted.errors import BudgetedError
 from budgeted.replay.arena import AlikeArena, Arena, place_columns
 from budgeted.replay.codec import CODE, Codec, Samples, Stored
 from budgeted.replay.column import LABEL, Column, bytes_per_slot
+from budgeted.replay.journal import UNWRITTEN, Places
 from budgeted.replay.membership import Slots
+
+CODES = "arena.codes"
+SLOTS, SHARED = "slots", "shared"
+"""what is written row by row: samples in slots, and what the codec keeps that several of them share"""
 
 
 class Storage:
@@ -61,6 +66,8 @@ class Storage:
         self._repeats = alike and not codec.shortens  # a rehearsal stores one sample over and over
         self._last: tuple[Samples, dict[str, torch.Tensor]] | None = None
         self._codec_listens = type(codec).stored is not Codec.stored or type(codec).leaving is not Codec.leaving
+        self._logged = () if alike else tuple(column.name for column in self.held if not column.host)
+        self._places: Places | None = None  # of every slot's sample in a journal; nobody asked for one yet
 
     @property
     def allocated(self) -> int:
@@ -80,6 +87,9 @@ class Storage:
                 self.hosted[column.name] = self.tensors[column.name].numpy()
         if self.arena is not None:
             self.arena.ensure_slots(slots)
+        if self._places is not None:
+            kept = min(slots, used)
+            self._places = np.concatenate([self._places[:kept], np.full(slots - kept, UNWRITTEN, np.int64)])
 
     def encode(self, sample: Samples) -> dict[str, torch.Tensor]:
         """What a slot would hold of it."""
@@ -123,6 +133,7 @@ class Storage:
     ) -> None:
         """Everything in a slot, of which the first `used` are occupied; columns not given are zero."""
         self._tell_codec(encoded, slot if slot < used else None)
+        self._changed(slot)
         for name, tensor in self.tensors.items():
             value = encoded.get(name, columns.get(name))
             if value is not None:
@@ -138,6 +149,7 @@ class Storage:
     def rewrite(self, slot: int, encoded: Mapping[str, torch.Tensor]) -> None:
         """What the codec has in an occupied slot."""
         self._tell_codec(encoded, slot)
+        self._changed(slot)
         for column in self.held:
             self.tensors[column.name][slot] = encoded[column.name]
         if self.arena is not None:
@@ -152,6 +164,7 @@ class Storage:
     ) -> None:
         """Free slots from `first` on; columns not given are zero."""
         last = first + len(labels)
+        self._changed(slice(first, last))
         values = {**encoded, **columns}
         for name, tensor in self.tensors.items():
             if name in self._alike:
@@ -173,6 +186,8 @@ class Storage:
             self.arena.clear(slot)
         if slot == last:
             return
+        if self._places is not None:
+            self._places[slot] = self._places[last]
         for name, tensor in self.tensors.items():
             if name in self.hosted:
                 self.hosted[name][slot] = self.hosted[name][last]
@@ -208,15 +223,44 @@ class Storage:
             return {name: part.to(self._device) for name, part in samples.items()}
         return samples.to(self._device)
 
-    def state(self, used: int) -> dict[str, torch.Tensor]:
-        """What the slots in use hold; the columns are views."""
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _changed(self, slots: int | slice) -> None:
+        if self._places is not None:
+            self._places[slots] = UNWRITTEN
+
+    def places(self) -> Places:
+        """Where the sample in every slot was last written."""
+        if self._places is None:
+            self._places = np.full(self.allocated, UNWRITTEN, np.int64)
+        return self._places
+
+    def logged_nbytes(self, used: int) -> float:
+        """Bytes of what a slot holds of its sample, on average."""
+        fixed = sum(column.nbytes for column in self.held if column.name in self._logged)
+        return fixed + (0 if self.arena is None else self.arena.live / max(1, used))
+
+    def logged(self, slots: Slots) -> dict[str, Any]:
+        """Copies of what these slots hold of their samples, by the names that it has in `state`."""
+        held = {
+            f"column.{name}": self.tensors[name].index_select(0, torch.from_numpy(slots).to(self._device)).cpu()
+            for name in self._logged
+        }
+        return held if self.arena is None else {**held, CODES: self.arena.read(slots)}
+
+    def state(self, used: int, apart: Collection[str] = ()) -> dict[str, torch.Tensor]:
+        """What the slots in use hold; the columns are views. Without what is written apart."""
         state = {
             f"column.{name}": tensor[: min(used, 1) if name in self._alike else used]
             for name, tensor in self.tensors.items()
+            if SLOTS not in apart or name not in self._logged
         }
         if self.arena is not None:
-            state |= {f"arena.{name}": tensor for name, tensor in self.arena.state(used).items()}
-        return state | {f"codec.{name}": tensor for name, tensor in self.codec.state().items()}
+            codes = self.arena.lengths_only(used) if SLOTS in apart else self.arena.state(used)
+            state |= {f"arena.{name}": tensor for name, tensor in codes.items()}
+        shared = self.codec.shared()
+        of_codec = self.codec.state() if SHARED not in apart or shared is None else shared.state_apart()
+        return state | {f"codec.{name}": tensor for name, tensor in of_codec.items()}
 
     def check_state(self, state: Mapping[str, torch.Tensor]) -> None:
         used = len(state.get(f"column.{LABEL}", ()))

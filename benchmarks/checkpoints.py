@@ -6,8 +6,9 @@
 For every size a process of its own: a learner (ResNet-18, ER) whose memory is full of random pictures, a first
 checkpoint, where nothing is on disk yet, and then some after each of which a share of the slots was replaced. Bytes are
 those that the process handed to the system, resident memory is the most during the checkpoint above what there was
-before it. Beside it the CPU time of a training step: `share` is what the slowest of the later checkpoints takes beside
-a run's steps, at one step per sample and every sample stored, so that there cannot be fewer steps between two.
+before it. Beside it a training step is timed: `share` is what the slowest of the later checkpoints takes beside the
+steps since the one before, at one step per sample and every sample stored, so that there cannot be fewer; by the clock,
+and of processor time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -81,12 +83,13 @@ def measure(gigabytes: float, side: int, changed: float, checkpoints: int, place
     def pictures(count: int) -> torch.Tensor:
         return torch.from_numpy(rng.integers(0, 256, (count, 3, side, side), dtype=np.uint8))
 
-    step = []
+    steps: list[tuple[float, float]] = []
     while learner.steps < STEPS:  # the optimizer's moments are there then, as in a run
-        clock, steps = time.process_time(), learner.steps
+        before, clock, cpu = learner.steps, time.perf_counter(), time.process_time()
         learner.learn(pictures(1)[0], learner.arrived % CLASSES)
-        if learner.steps > steps:
-            step.append((time.process_time() - clock) / (learner.steps - steps))
+        if made := learner.steps - before:  # several at once, where some samples wait for a batch
+            steps.append(((time.perf_counter() - clock) / made, (time.process_time() - cpu) / made))
+    step_seconds, step_cpu_seconds = (statistics.median(column) for column in zip(*steps, strict=True))
     while len(learner.memory) < slots:
         count = min(256, slots - len(learner.memory))
         learner.memory.extend(pictures(count), rng.integers(0, len(learner.class_labels), count))
@@ -99,18 +102,19 @@ def measure(gigabytes: float, side: int, changed: float, checkpoints: int, place
             learner.memory.put(int(slot), pictures(1)[0], 0)
         learner.arrived += 1
         written.append(one(folder, learner))
-    later = written[1:]
-    seconds = max(each["seconds"] for each in later)
+    later, samples = written[1:], int(changed * slots)
     return {
         "gigabytes": gigabytes,
         "side": side,
         "slots": slots,
-        "changed_slots": int(changed * slots),
-        "step_cpu_seconds": min(step),
+        "changed_slots": samples,
+        "step_seconds": step_seconds,
+        "step_cpu_seconds": step_cpu_seconds,
         "resident_bytes": resident("VmRSS"),
         "first": written[0],
         "later": later,
-        "share": seconds / (int(changed * slots) * min(step)),
+        "share": max(each["seconds"] for each in later) / (samples * step_seconds),
+        "cpu_share": max(each["cpu_seconds"] for each in later) / (samples * step_cpu_seconds),
         "torch": torch.__version__,
     }
 
@@ -135,7 +139,12 @@ def report(found: list[dict[str, Any]]) -> None:
         later = sorted(each["later"], key=lambda one: float(one["seconds"]))[-1]
         for name, slots, one_of, share in (
             ("first", each["slots"], each["first"], ""),
-            ("later, slowest", each["changed_slots"], later, f"{100 * each['share']:.3f} %"),
+            (
+                "later, slowest",
+                each["changed_slots"],
+                later,
+                f"{100 * each['share']:.2f} %, CPU {100 * each['cpu_share']:.2f} %",
+            ),
         ):
             numbers = f"{one_of['seconds']:.2f} | {one_of['cpu_seconds']:.2f} | {one_of['bytes'] / 1e6:.1f}"
             print(

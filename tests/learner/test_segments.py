@@ -176,6 +176,21 @@ def test_a_checkpoint_that_was_not_finished_changes_nothing(tmp_path: Path) -> N
     assert np.array_equal(first[0], again[0])
 
 
+def test_a_full_memory_is_taken_up_without_a_second_copy(tmp_path: Path) -> None:
+    memory, rng = made("raw"), np.random.default_rng(0)
+    for slot in range(SLOTS):
+        memory.put(slot, picture(rng), 1)
+    written, beside, whole = checkpoint(memory, tmp_path)
+    found = beside | segments.read(tmp_path, written["slots"][1], written["slots"][0])
+    again = made("raw")
+    again.load_state(found, found.keys())
+    assert again._storage.tensors["picture"].data_ptr() == found["column.picture"].data_ptr()
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in again.state().items())
+    other = made("raw")
+    other.load_state(found)
+    assert other._storage.tensors["picture"].data_ptr() != found["column.picture"].data_ptr()
+
+
 def test_files_of_others_stay(tmp_path: Path) -> None:
     names = (
         f"rows-{'a' * 32}.safetensors",

@@ -101,7 +101,8 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         learner.network.load_state(tensors)
     except KeyError as missing:
         raise BadCheckpoint(f"{missing.args[0]}: it is of another model") from missing
-    learner.memory.load_state(_part("memory", tensors))
+    of_memory = _part("memory", tensors)
+    learner.memory.load_state(of_memory, of_memory.keys() if LOG in numbers else ())  # read for us alone, row by row
     for name, places in _part(LOG, tensors).items():
         journal = learner.memory.journals[name]
         journal.rows.settle(places.numpy())

@@ -437,8 +437,11 @@ class Memory:
         state["counts"] = torch.from_numpy(self.counts.copy())
         return state
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Become the memory that was saved. The watcher loads its own state after this."""
+    def load_state(self, state: Mapping[str, torch.Tensor], take: Collection[str] = ()) -> None:
+        """Become the memory that was saved. The watcher loads its own state after this.
+
+        take: tensors that the memory may keep as they are, since nobody else will use them.
+        """
         self._storage.check_state(state)
         capacity = int(state["capacity"])
         self._slots = None if capacity < 0 else capacity
@@ -450,7 +453,7 @@ class Memory:
         size = len(state[f"column.{LABEL}"])
         self._allocate(size if self.varying or self._slots is None else self._slots)
         self._size = size
-        self._storage.load_state(state, size)
+        self._storage.load_state(state, size, take)
         self.membership.build(state["members"].numpy(), state["counts"].numpy())
 
     def _allocate(self, slots: int) -> None:

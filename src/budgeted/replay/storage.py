@@ -77,8 +77,7 @@ class Storage:
         """Room for so many slots; the first `used` keep what they hold."""
         for column in (*self.held, *self.beside):
             rows = 1 if column.name in self._alike else slots
-            where = "cpu" if column.host else self._device
-            tensor = torch.zeros((rows, *column.shape), dtype=column.dtype, device=where)
+            tensor = _zeros(rows, column, torch.device("cpu") if column.host else self._device)
             if used:
                 kept = min(rows, used)
                 tensor[:kept] = self.tensors[column.name][:kept]
@@ -274,13 +273,18 @@ class Storage:
         if ("arena.codes" in state) != (self.arena is not None):
             raise BudgetedError("the memory was saved with another codec: load it with that one")
 
-    def load_state(self, state: Mapping[str, torch.Tensor], used: int) -> None:
-        """Into allocated slots."""
+    def load_state(self, state: Mapping[str, torch.Tensor], used: int, take: Collection[str] = ()) -> None:
+        """Into allocated slots. The tensors named in `take` are nobody else's: where all slots are in use they become
+        the columns themselves, and no second copy is made.
+        """
         for name, tensor in self.tensors.items():
-            if name not in self._alike:
-                tensor[:used] = state[f"column.{name}"]
+            saved = state[f"column.{name}"]
+            if f"column.{name}" in take and saved.shape == tensor.shape and saved.device == tensor.device:
+                self.tensors[name] = saved
+            elif name not in self._alike:
+                tensor[:used] = saved
             elif used:
-                tensor[0] = state[f"column.{name}"][-1]
+                tensor[0] = saved[-1]
         if self.arena is not None:
             self.arena.load_state(_part("arena.", state))
         self.codec.load_state(_part("codec.", state), self._device)
@@ -324,6 +328,14 @@ class Storage:
             self.codec.stored(encoded)
             if replaced is not None:
                 self.codec.leaving(self.encoded(np.array([replaced])))
+
+
+def _zeros(rows: int, column: Column, device: torch.device) -> torch.Tensor:
+    """Of the system, which gives a page when it is first written: slots that are not in use take no room."""
+    if device.type != "cpu" or not rows * column.nbytes:
+        return torch.zeros((rows, *column.shape), dtype=column.dtype, device=device)
+    room = torch.from_numpy(np.zeros(rows * column.nbytes, np.uint8))
+    return room.view(column.dtype).reshape(rows, *column.shape)
 
 
 def code_of(encoded: Mapping[str, torch.Tensor]) -> npt.NDArray[np.uint8]:

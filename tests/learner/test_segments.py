@@ -53,7 +53,7 @@ def question(rng: np.random.Generator) -> dict[str, Tensor]:
 
 PICTURE = (Column("picture", (3, SIDE, SIDE), torch.uint8),)
 QUESTION = (Column("pictures", (2, 3, SIDE, SIDE), torch.uint8), Column("text", (12,), torch.uint8))
-KINDS: dict[str, tuple[type[Codec], tuple[Column, ...], Any, dict[str, int]]] = {
+KINDS: dict[str, tuple[type[Codec], tuple[Column, ...], Any, dict[str, Any]]] = {
     "raw": (Raw, PICTURE, picture, {"capacity": SLOTS}),
     "codes": (Packed, PICTURE, picture, {"limit": SLOTS * 100}),
     "pictures": (SharedPictures, QUESTION, question, {"limit": SLOTS * 80}),

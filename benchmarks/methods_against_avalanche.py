@@ -19,138 +19,25 @@ Each side is a process of its own, and they take turns, run by run. How to get a
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
-import random
 import sys
-import tempfile
-import time
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from against_avalanche import CLASSES, HIDDEN, NEW, REPLAYED, SLOTS, normalised, torchvision_operators
-from methods_against_avalanche_tables import Comparison, Runs, runs_beside, tables
-from side_process import SideProcess
+from against_avalanche import CLASSES, HIDDEN, NEW, REPLAYED, SLOTS, normalised
+from side_by_side import TASKS, Build, OurSide, Problem, keep, measure, work
+from side_by_side_tables import Comparison, tables
 from torch import Tensor, nn
 
-TASKS = 5
 RATES = {"digits": 0.1, "mnist": 0.01, "fashion-mnist": 0.01}
 ALPHA = BETA = 0.5  # of DER++
 CANDIDATES = 50  # of MIR
 STRENGTH = 100.0  # of EWC: half of it is avalanche's lambda
 Plugins = Callable[[], list[Any]]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What both sides are given."""
-
-    images: Tensor
-    """uint8, in the order of the stream"""
-    labels: Tensor
-    """classes numbered as they first appear, so that a class's row in the head is the same on both sides"""
-    tasks: Tensor
-    test_images: Tensor
-    test_labels: Tensor
-    weights: tuple[Tensor, ...]
-    rate: float
-    seed: int
-
-    @classmethod
-    def read(cls, path: str, rate: float, seed: int) -> Problem:
-        with np.load(path) as held:
-            given = {name: torch.from_numpy(held[name]) for name in held.files}
-        weights = tuple(given.pop(name) for name in sorted(given) if name.startswith("weights"))
-        return cls(**given, weights=weights, rate=rate, seed=seed)
-
-    @property
-    def epochs(self) -> int:
-        """GDumb's passes over the memory for each task: as many steps in all as the stream has groups, about."""
-        return round(len(self.labels) / NEW / (TASKS * SLOTS / (NEW + REPLAYED)))
-
-    def task(self, number: int) -> tuple[Tensor, Tensor]:
-        return self.images[self.tasks == number], self.labels[self.tasks == number]
-
-    def start(self, model: nn.Module) -> nn.Module:
-        with torch.no_grad():
-            for parameter, weights in zip(model.parameters(), self.weights, strict=True):
-                parameter.copy_(weights)
-        return model
-
-
-class Side(Protocol):
-    @property
-    def iterations(self) -> int: ...
-
-    def learn(self, task: int) -> None: ...
-
-    def logits(self, images: Tensor) -> Tensor: ...
-
-
-class OurSide:
-    """The learner of this project, fed sample by sample."""
-
-    def __init__(
-        self,
-        name: str,
-        problem: Problem,
-        *,
-        batch: int = NEW + REPLAYED,
-        stream_share: float = NEW / (NEW + REPLAYED),
-        selection: str | None = None,
-        times_rate: float = 1.0,
-        kind: Callable[[], type[Any]] | None = None,
-        own: dict[str, Any] | None = None,
-    ) -> None:
-        from budgeted import models
-        from budgeted.learner import DataFacts, Learner
-        from budgeted.learner.settings import LearnerSettings, Settings
-        from budgeted.methods import METHODS
-        from budgeted.problems.augment import Augmentation
-
-        chosen = METHODS[name]() if kind is None else kind()()
-        if chosen.stream_share:  # GDumb's batches have no samples of the stream
-            chosen = replace(chosen, stream_share=stream_share)
-        channels, height, width = problem.images.shape[1:]
-        shape = (channels, height, width)
-        rate = problem.rate * times_rate
-        self._problem = problem
-        self._learner = Learner(
-            problem.start(models.build("mlp", classes=CLASSES, input_shape=shape)),
-            chosen,
-            DataFacts(shape, (0.5,), (0.25,), classes=CLASSES),
-            slots=SLOTS,
-            iterations=1 / NEW,
-            settings=Settings(
-                LearnerSettings(batch_size=batch, optimizer="sgd", learning_rate=rate, selection=selection),
-                Augmentation(0, False, 0),
-                method=(own or {}) | ({"epochs": problem.epochs} if name == "gdumb" else {}),
-                retrieval={"candidates": CANDIDATES} if name == "mir" else {},
-            ),
-            seed=problem.seed,
-        )
-
-    @property
-    def iterations(self) -> int:
-        return self._learner.steps
-
-    def learn(self, task: int) -> None:
-        images, labels = self._problem.task(task)
-        for image, label in zip(images, labels.tolist(), strict=True):
-            self._learner.learn(image, label)
-        self._learner.end_task()
-        self._learner.before_prediction()
-
-    def logits(self, images: Tensor) -> Tensor:
-        return self._learner.logits(images)
 
 
 def one_draw_for_both_terms() -> type[Any]:
@@ -185,9 +72,9 @@ def of_whole_tasks(fisher: bool, memory: bool) -> type[Any]:
             if memory:  # nothing enters before the task has ended
                 learner.selection.select = lambda *offered: None
 
-        def withholds(self, sample: Tensor, row: int) -> bool:
+        def admits(self, sample: Tensor, row: int) -> Tensor | None:
             self._arrived.append((sample, row))
-            return super().withholds(sample, row)
+            return super().admits(sample, row)
 
         def after_backward(self, step: Step) -> None:
             self._batches.append((step.inputs[: step.new], step.labels[: step.new]))
@@ -325,16 +212,16 @@ DARK = {"alpha": ALPHA, "beta": BETA}
 ELASTIC = {"strength": STRENGTH}
 ALONE: dict[str, Any] = {"batch": NEW, "stream_share": 1.0}
 BALANCED = "greedy-balanced"
-OURS: dict[str, Callable[[Problem], Side]] = {
+OURS: dict[str, Build] = {
     "er": partial(OurSide, "er"),
     "der++": partial(OurSide, "der++", own=DARK, selection=BALANCED),
     "der++, one draw for both terms": partial(
         OurSide, "der++", own=DARK, selection=BALANCED, kind=one_draw_for_both_terms
     ),
     "der++, its own reservoir": partial(OurSide, "der++", own=DARK),
-    "mir": partial(OurSide, "mir", selection=BALANCED),
-    "mir, rate x 2": partial(OurSide, "mir", selection=BALANCED, times_rate=2.0),
-    "mir, its own reservoir": partial(OurSide, "mir"),
+    "mir": partial(OurSide, "mir", retrieval={"candidates": CANDIDATES}, selection=BALANCED),
+    "mir, rate x 2": partial(OurSide, "mir", retrieval={"candidates": CANDIDATES}, selection=BALANCED, times_rate=2.0),
+    "mir, its own reservoir": partial(OurSide, "mir", retrieval={"candidates": CANDIDATES}),
     "ewc": partial(OurSide, "ewc", own=ELASTIC),
     "ewc, memory of whole tasks": partial(
         OurSide, "ewc", own=ELASTIC, kind=partial(of_whole_tasks, fisher=False, memory=True)
@@ -349,7 +236,7 @@ OURS: dict[str, Callable[[Problem], Side]] = {
     "gdumb": partial(OurSide, "gdumb", own={"last_rate": 1.0}),
     "gdumb, its own cosine": partial(OurSide, "gdumb"),
 }
-THEIRS: dict[str, Callable[[Problem], Side]] = {
+THEIRS: dict[str, Build] = {
     "er": partial(TheirSide, their_er),
     "er on whole tasks": partial(TheirSide, their_er, online=False),
     "der++": partial(TheirSide, None, task_labels=True),
@@ -390,99 +277,10 @@ ABLATIONS = (
 KINDS = {"Methods": METHODS, "Ablations": ABLATIONS}
 
 
-def write_problem(path: Path, dataset: Any, seed: int, limit: int | None) -> None:
-    from budgeted import models
-    from budgeted.streams.stream import stream_of
+def versions() -> dict[str, str]:
+    import avalanche
 
-    stream = stream_of(dataset, "disjoint", seed, limit=limit, tasks=TASKS)
-    assert stream.tasks is not None
-    of_task = [np.flatnonzero(stream.tasks == task) for task in range(TASKS)]
-    kept = np.concatenate([positions[: len(positions) // NEW * NEW] for positions in of_task])
-    indices = stream.indices[kept]
-    labels = dataset.train_labels[indices]
-    _, first = np.unique(labels, return_index=True)
-    rows = np.empty(CLASSES, np.int64)
-    rows[labels[np.sort(first)]] = np.arange(CLASSES)
-    model = models.build("mlp", classes=CLASSES, input_shape=dataset.input_shape, seed=seed)
-    np.savez(
-        path,
-        images=dataset.train_images[indices],
-        labels=rows[labels],
-        tasks=stream.tasks[kept],
-        test_images=dataset.test_images,
-        test_labels=rows[dataset.test_labels],
-        **{f"weights{place}": each.detach().numpy() for place, each in enumerate(model.parameters())},  # type: ignore[arg-type]
-    )
-
-
-def run(build: Callable[[Problem], Side], problem: Problem) -> dict[str, Any]:
-    """One pass over the stream, and the accuracy over the classes met so far after every task."""
-    torch.manual_seed(problem.seed)  # avalanche draws from the global generators
-    random.seed(problem.seed)
-    side = build(problem)
-    seconds, iterations, accuracies = [], [], []
-    for task in range(TASKS):
-        before, begin = side.iterations, time.process_time()
-        side.learn(task)
-        seconds.append(round(time.process_time() - begin, 6))
-        iterations.append(side.iterations - before)
-        met = int(problem.task(task)[1].max()) + 1
-        asked = problem.test_labels < met
-        predicted = side.logits(problem.test_images[asked])[:, :met].argmax(1)
-        accuracies.append(int((predicted == problem.test_labels[asked]).sum()) / int(asked.sum()))
-    answer = {"accuracies": accuracies, "iterations": iterations, "seconds": seconds}
-    penalties = [p.largest for p in getattr(getattr(side, "strategy", None), "plugins", []) if hasattr(p, "largest")]
-    return answer | ({"largest_penalty": penalties[0]} if penalties else {})
-
-
-def work(side: str) -> None:
-    """A side's process: reads runs, a line of JSON each, and answers with a line of JSON."""
-    torch.set_num_threads(1)
-    warnings.showwarning = lambda *_, **__: None  # of optional solvers and deprecations, one in every iteration
-    missing = torchvision_operators() if side == "theirs" else None
-    answers = sys.stdout
-    versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
-    if side == "theirs":
-        import avalanche
-
-        versions["avalanche-lib"] = avalanche.__version__
-    del missing
-    print(json.dumps(versions), file=answers, flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
-        with contextlib.redirect_stdout(io.StringIO()):
-            problem = Problem.read(asked["path"], asked["rate"], asked["seed"])
-            answer = run({"ours": OURS, "theirs": THEIRS}[side][asked["variant"]], problem)
-        print(json.dumps(answer), file=answers, flush=True)
-
-
-def worker(side: str, python: str) -> SideProcess:
-    """One side in an interpreter of its own."""
-    return SideProcess(side, [python, __file__, "--work", side])
-
-
-def measure(arguments: argparse.Namespace, comparisons: Sequence[Comparison]) -> tuple[Runs, dict[str, Any]]:
-    """Every variant on every seed, the sides in turns; a first run of each is thrown away."""
-    from budgeted import streams
-
-    variants = list(dict.fromkeys(name for pair in comparisons for name in pair))
-    dataset = streams.load(arguments.dataset, arguments.data_dir)
-    sides = {"ours": worker("ours", sys.executable), "theirs": worker("theirs", arguments.avalanche_python)}
-    runs: Runs = {name: [] for name in variants}
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in range(arguments.seeds):
-            path = Path(folder) / "problem.npz"
-            write_problem(path, dataset, seed, arguments.limit)
-            for name in variants:
-                side, _, variant = name.partition(": ")
-                asked = {"path": str(path), "rate": RATES[arguments.dataset], "seed": seed, "variant": variant}
-                if seed == 0:
-                    sides[side].ask(json.dumps(asked))
-                runs[name].append(sides[side].ask(json.dumps(asked)))
-            print(f"seed {seed + 1} of {arguments.seeds}", file=sys.stderr, flush=True)
-    for process in sides.values():
-        process.end()
-    return runs, {side: process.versions for side, process in sides.items()}
+    return {"avalanche-lib": avalanche.__version__}
 
 
 def main() -> None:
@@ -498,7 +296,7 @@ def main() -> None:
     parser.add_argument("--work", choices=["ours", "theirs"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.work:
-        work(arguments.work)
+        work(*{"ours": (OURS, None), "theirs": (THEIRS, versions)}[arguments.work])
         return
     if arguments.seeds < 2:
         parser.error("a spread needs at least two seeds")
@@ -507,7 +305,19 @@ def main() -> None:
         return
     if not arguments.avalanche_python or not arguments.out:
         parser.error("give --avalanche-python and --out; against_avalanche.py --help says how to get the first")
-    runs, versions = measure(arguments, [pair for pair in (*METHODS, *ABLATIONS) if arguments.only in pair.first])
+    from budgeted import models, streams
+
+    dataset = streams.load(arguments.dataset, arguments.data_dir)
+    pythons = {"ours": sys.executable, "theirs": arguments.avalanche_python}
+    runs, found = measure(
+        {side: [python, __file__, "--work", side] for side, python in pythons.items()},
+        [pair for pair in (*METHODS, *ABLATIONS) if arguments.only in pair.first],
+        dataset,
+        lambda seed: models.build("mlp", classes=CLASSES, input_shape=dataset.input_shape, seed=seed),
+        seeds=range(arguments.seeds),
+        limit=arguments.limit,
+        rate=RATES[arguments.dataset],
+    )
     record = {
         "dataset": arguments.dataset,
         "limit": arguments.limit,
@@ -523,13 +333,10 @@ def main() -> None:
             "candidates": CANDIDATES,
             "strength": STRENGTH,
         },
-        "versions": versions,
+        "versions": found,
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / f"{arguments.dataset}{'_' if arguments.only else ''}{arguments.only}.json"
-    rows = [{"variant": name, "seed": seed, **each} for name in runs for seed, each in enumerate(runs[name])]
-    runs_beside(path).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    tables(record, path, KINDS)
+    name = f"{arguments.dataset}{'_' if arguments.only else ''}{arguments.only}.json"
+    keep(runs, record, arguments.out / name, KINDS)
 
 
 if __name__ == "__main__":

@@ -2,21 +2,24 @@
 
     python benchmarks/questions_table.py results/bongard-drawn
 
-A row for each kind of question and policy, beside the runs of the same kind with nothing frozen. The p of accuracy is
-that of Welch's test between the seeds' accuracies at the end; CPU seconds are those of training alone.
+A row for each kind of question and policy, beside the runs of the same kind with nothing frozen. "A_AUC of five" is the
+mean over the five tasks' ends, as the paper has it, "anytime" that over all evaluations. The p of accuracy is that of
+Welch's test between the seeds' accuracies at the end; CPU seconds are those of training alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
-from budgeted.bench.bongard_recipes import KINDS, POLICIES
+from budgeted.bench.bongard_recipes import KINDS, POLICIES, TASKS
 from budgeted.bench.table import RunResult, find_runs
+from budgeted.runs.folder import RECORDS
 from budgeted.runs.statistics import NoStatistic, format_mean_sd, summarise, welch
 
-COLUMNS = ("questions", "freezing", "seeds", "before %", "A_AUC %", "A_last %", "p against none", "executed GFLOP",
-           "of none", "CPU s", "of none's")  # fmt: skip
+COLUMNS = ("questions", "freezing", "seeds", "before %", "A_AUC of five %", "anytime %", "A_last %", "p against none",
+           "executed GFLOP", "of none", "CPU s", "of none's")  # fmt: skip
 
 
 def rows(runs: list[RunResult]) -> list[list[str]]:
@@ -51,6 +54,7 @@ def cells(some: list[RunResult], full: list[RunResult], kind: str) -> list[str]:
     return [
         str(len(some)),
         f"{before:.1f}",
+        format_mean_sd(summarise([of_five(run) for run in some]), 1, 100),
         *(format_mean_sd(summarise(of(name)[0]), 1, 100) for name in ("a_auc", "a_last")),
         p,
         f"{sum(spent) / len(spent):.0f}",
@@ -58,6 +62,15 @@ def cells(some: list[RunResult], full: list[RunResult], kind: str) -> list[str]:
         f"{sum(cpu) / len(cpu):.0f}",
         share(cpu, cpu_whole),
     ]
+
+
+def of_five(run: RunResult) -> float:
+    """Mean accuracy at the ends of the tasks."""
+    ends = {run.summary["samples"] * (task + 1) // TASKS for task in range(TASKS)}
+    records = map(json.loads, (run.path / RECORDS).read_text(encoding="utf-8").splitlines())
+    found = [float(record["accuracy"]) for record in records if record["samples"] in ends]
+    assert len(found) == TASKS, f"{run.path} has {len(found)} evaluations at the ends of {TASKS} tasks"
+    return sum(found) / TASKS
 
 
 def share(ours: list[float], theirs: list[float]) -> str:

@@ -2,7 +2,7 @@
 
 By name the same is `budgeted run --dataset bongard-drawn-ca --method vanilla --unlimited --freezing adaptive`, with
 records, checkpoints and a table; this shows the parts. Nothing is downloaded: pictures are drawn, and the base that the
-adapters are put on is pretrained once, in about a minute and a half, into the user's cache.
+adapters are put on is pretrained once, in less than a minute, into the user's cache.
 
     python examples/llava_bongard.py                                     # what do the positive pictures share?
     python examples/llava_bongard.py --questions pn --freezing none      # is the query positive or negative?

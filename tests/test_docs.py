@@ -114,6 +114,13 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{path}#{anchor}"
 
 
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    known = re.findall(r"([\w/.-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if page not in known] == []
+    assert [page for page in known if page not in (*pages, "index.md", "CONTRIBUTING.md", "CHANGELOG.md")] == []
+
+
 @pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.stem)
 def test_commands_name_what_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -305,7 +312,8 @@ def test_the_costs_of_others_are_those_of_the_code() -> None:
 
 
 TABLE_OF_RUNS = re.compile(
-    r"<!-- (?P<command>(?:budgeted table|gain_over_stream|questions_table|datasets_table) .+?) -->\n\n(?P<rows>(?:\|.*\n)+)"
+    r"<!-- (?P<command>(?:budgeted table|gain_over_stream|questions_table|datasets_table) .+?) -->\n\n"
+    r"(?P<rows>(?:\|.*\n)+)"
 )
 
 

@@ -29,7 +29,16 @@ def test_names_that_begin_alike_are_listed_first_and_a_long_list_is_cut() -> Non
     assert said.endswith("and 20 more")
 
 
-@pytest.mark.parametrize("path", ["./pictures", "~/pictures", "data/flowers.npz"])
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("lr", "learner.learning_rate"), ("learner.lr", "learner.learning_rate"), ("momentum", "learner.momentum"),
+     ("learning-rate", "learner.learning_rate"), ("learner.momentun", "learner.momentum"), ("k", None)],
+)  # fmt: skip
+def test_the_last_part_of_a_setting_is_enough(given: str, meant: str | None) -> None:
+    assert nearest(given, ["learner.learning_rate", "learner.momentum", "learner.norms", "retrieval.ema"]) == meant
+
+
+@pytest.mark.parametrize("path", ["./pictures", "~/pictures", "data/flowers.npz", "flowers.npz"])
 def test_a_path_that_is_not_there_is_called_a_path(path: str) -> None:
     said = str(UnknownName("data set", path, KNOWN))
     assert said.startswith(f"there is no file or folder {path}: check the path")

@@ -28,6 +28,7 @@ TOP_TO_BOTTOM = (
     "budget",
     "registry",
     "errors",
+    "later",
 )
 # The audit measures what the others claim, so it shares no code with them and none of them leans on it.
 MAY_IMPORT_AUDIT = {"cli", "bench", "audit"}

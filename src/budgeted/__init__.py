@@ -6,10 +6,10 @@ alone does not load torch.
 
 from __future__ import annotations
 
-import gc
-import importlib
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from budgeted.later import later
 
 if TYPE_CHECKING:
     from budgeted.audit import ExecutedOps
@@ -91,7 +91,7 @@ __all__ = [
     "save",
 ]
 
-_ROOMS = {
+__getattr__, __dir__ = later(__name__, {
     "audit": ("ExecutedOps",),
     "budget": ("Budget", "BudgetSpent", "Compute", "Cost", "Ledger", "UnpricedOperator", "format_bytes",
                "format_compute", "parse_bytes", "parse_compute"),
@@ -103,23 +103,4 @@ _ROOMS = {
     "methods": ("METHODS", "Method", "Step", "method"),
     "plugin": ("AdaptiveFreezing", "ReplayMemory", "SimilarityAwareRetrieval"),
     "replay": ("Memory", "Retrieval", "Selection"),
-}  # fmt: skip
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    room = _ROOM_OF.get(name)
-    if room is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    collecting = gc.isenabled()
-    gc.disable()  # with torch loaded every collection looks through its objects too: more than half of our import
-    try:
-        found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{room}"), name)
-    finally:
-        if collecting:
-            gc.enable()
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+})  # fmt: skip

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 _LONGEST = 1000
 _NEAR = 0.6
+_FILES = (".npz", ".csv", ".tsv", ".parquet", ".tar", ".py", ".toml", ".json")
 _LISTED = 12
 """names that an error lists; the whole list is a command's"""
 
@@ -25,25 +26,40 @@ class UnknownName(BudgetedError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         known = sorted(known)
-        near = nearest(name, known)
+        near = None if name.endswith(_FILES) else nearest(name, known)
         if near is not None:
             super().__init__(f"unknown {kind} {name!r}: did you mean {near!r}?")
-        elif os.sep in name or name.startswith(("~", ".")):
+        elif os.sep in name or name.startswith(("~", ".")) or name.endswith(_FILES):
             super().__init__(f"there is no file or folder {name}: check the path, or give a {kind}: {_some(known)}")
         else:
-            super().__init__(f"unknown {kind} {name!r}, and none is near it: {_some(known, name)}")
+            own = "; your own data go by folder:PATH or manifest:FILE" if kind == "data set" else ""
+            super().__init__(f"unknown {kind} {name!r}, and none is near it: {_some(known, name)}{own}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that this one was meant to be, if a slip of the fingers explains it.
 
-    Another number is no slip: resnet99 is no misspelt resnet56. Digits that were left out or changed places are.
+    Another number is no slip: resnet99 is no misspelt resnet56. Digits that were left out or changed places are. Of a
+    setting such as learner.learning_rate the last part is enough, and so are its initials.
     """
+    known, last = list(known), name.lower().replace("-", "_").rpartition(".")[2]
+    shortened = [each for each in known if "." in each and last in (_last(each), _initials(_last(each)))]
+    if len(shortened) == 1:
+        return shortened[0]
     for found in difflib.get_close_matches(name.lower(), known, n=3, cutoff=_NEAR):
         given, there = _digits(name), _digits(found)
         if sorted(given) == sorted(there) or there.startswith(given):
             return found
     return None
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _initials(name: str) -> str:
+    words = name.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else ""
 
 
 def _digits(name: str) -> str:

@@ -81,6 +81,23 @@ class Registry(Mapping[str, T], Generic[T]):
             return self._given(name)
         raise UnknownName(self.kind, name, [*self, *(prefix + each for each in self if prefix)])
 
+    def made(self, part: Any, settings: Mapping[str, Any], *given: Any) -> Any:
+        """The part of this name with these settings, and what else it is made with; one that is none yet is refused,
+        one that is a part already is taken as it is."""
+        base = object if self._base is None else self._base()
+        if isinstance(part, str):
+            kind: Any = self[part]
+            try:
+                return kind.made(settings, *given)
+            except TypeError as error:
+                raise BudgetedError(f"{self.kind} {part!r}: {error}") from error
+        if not isinstance(part, base):
+            raise BudgetedError(
+                f"{part!r} is no {self.kind}: give a name such as {next(iter(self))!r}, "
+                f"or one made from {base.__name__}"
+            )
+        return part
+
     def apart(self, name: str) -> tuple[str, str]:
         """The prefix of a family, and the name of what it stands before; none, and the name, of any other. A file that
         is called so by itself is no member of a family."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,11 +16,18 @@ from pathlib import Path
 import pytest
 
 from budgeted.bench import recipes
-from budgeted.bench.sweep import export, identity, places, sweep
+from budgeted.bench.measured import MEASUREMENTS
+from budgeted.bench.places_of_work import LocalProcesses
+from budgeted.bench.protocols import at_seeds
+from budgeted.bench.recipe_costs import cost_of, price
+from budgeted.bench.sweep import MOST_LOSSES, export, identity, places, sweep
+from budgeted.bench.sweep_table import SweepTable
 from budgeted.cli import main
+from budgeted.cli.sweep import part_of
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import RunFolder
+from tests.markdown import ROOT
 
 SMALL = RunConfig(method="er", model="mlp", slots=30, limit=60, eval_every=30, iterations=0.5)
 
@@ -126,8 +134,9 @@ def test_every_recipe_is_made_of_distinct_runs_with_valid_settings() -> None:
     for name in recipes.RECIPES:
         made = recipes.recipe(name)
         assert made.question
-        assert len({identity(run.to_json()) for run in made.runs}) == len(made.runs) > 0
-        for run in made.runs:
+        assert [bool(made.runs), made.measures is not None, bool(made.command)].count(True) == 1
+        assert len({identity(run.to_json()) for run in made.runs}) == len(made.runs)
+        for run in {run.method + str(run.settings): run for run in made.runs}.values():
             run.build_settings(flips=True)
     with pytest.raises(UnknownName, match="components"):
         recipes.recipe("component")
@@ -138,7 +147,103 @@ def test_every_recipe_is_made_of_distinct_runs_with_valid_settings() -> None:
 def test_the_command_shows_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "components", "--out", str(tmp_path), "--show"]) == 0
     assert f"{len(recipes.components().runs)} missing" in capsys.readouterr().err
-    assert main(["sweep", "components", "--seeds", "9"]) == 2
-    assert "no seed among" in capsys.readouterr().err
+    assert main(["sweep", "components", "--out", str(tmp_path), "--seeds", "9", "8", "--show"]) == 0
+    assert "12 missing" in capsys.readouterr().err
+    assert main(["sweep", "components", "--out", str(tmp_path), "--part", "2/4", "--show"]) == 0
+    assert "5 missing" in capsys.readouterr().err
+    for wrong in ("0/4", "5/4", "a/b", "2"):
+        assert main(["sweep", "components", "--part", wrong, "--show"]) == 2
+        assert "is no part" in capsys.readouterr().err
+    assert main(["sweep", "components", "--on", "127.0.0.1:1"]) == 2
+    assert "no Ray cluster answers" in capsys.readouterr().err
     assert main(["list", "recipes", "--json"]) == 0
     assert {row["name"] for row in json.loads(capsys.readouterr().out)} == set(recipes.RECIPES)
+
+
+def test_the_papers_recipes_find_the_records_that_exist() -> None:
+    """Under the paper's own names; runs that were made before are not made again."""
+    for name, finished in {"Table 4": 15, "table-6": 8, "figure-7": 6, "Figure 3": 10, "table-3": 4}.items():
+        found = places(recipes.recipe(name).runs, ROOT / "results")
+        assert sum(place.state == "finished" for place in found) >= finished, name
+    tables, figures = range(1, 23), [number for number in range(1, 22) if number != 2]  # Figure 2 is a drawing
+    named = {number for name in MEASUREMENTS for number in map(int, re.findall(r"\d+", name))} | {20}
+    for kind, numbers in (("table", tables), ("figure", figures)):
+        for number in numbers:
+            assert f"{kind}-{number}" in recipes.RECIPES or (kind == "figure" and number in named), (kind, number)
+
+
+def test_parts_are_disjoint_and_whole() -> None:
+    runs = recipes.components().runs
+    parts = [part_of(runs, f"{number}/5") for number in range(1, 6)]
+    assert sorted(identity(run.to_json()) for part in parts for run in part) == sorted(
+        identity(run.to_json()) for run in runs
+    )
+
+
+def test_more_seeds_leave_what_is_finished(tmp_path: Path) -> None:
+    runs = at_seeds([SMALL], (1,))
+    assert [error for _, error in sweep(runs, tmp_path, None, 1)] == [None]
+    more = places(at_seeds(runs, (1, 4, 4)), tmp_path)
+    assert [(place.config.seed, place.state) for place in more] == [(1, "finished"), (4, "missing")]
+
+
+OWN = """
+from budgeted.bench.protocols import Recipe, over_seeds
+from budgeted.runs.config import RunConfig
+
+def mine():
+    run = RunConfig(method="er", model="mlp", slots=30, limit=60, eval_every=30, iterations=0.5)
+    return Recipe("Does it run?", over_seeds([run], (1,)))
+
+number = 3
+"""
+
+
+def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("budgeted.cli.sweep.rate", lambda: 1e9)
+    own, out = tmp_path / "own.py", tmp_path / "runs"
+    own.write_text(OWN)
+    assert main(["sweep", f"{own}:mine", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "Does it run?" in printed.err
+    assert "1 runs: at most" in printed.err
+    assert "1 runs: 1 finished" in printed.err
+    assert "| er |" in printed.out
+    assert main(["sweep", f"{own}:number"]) == 2
+    assert "is no recipe" in capsys.readouterr().err
+    table = SweepTable(places([SMALL, replace(SMALL, seed=2)], out))
+    seen = table.seen()
+    assert [run.state for run in seen] == ["finished", "waiting"]
+    assert (seen[0].samples, seen[0].of, seen[0].share) == (60, 60, 1.0)
+    assert seen[0].a_auc == pytest.approx(json.loads(next(out.glob("*/summary.json")).read_text())["a_auc"])
+    assert table.seconds_left(seen) is None  # nothing has moved since it was made
+
+
+def test_a_run_whose_process_is_killed_is_begun_again(tmp_path: Path) -> None:
+    """Up to a number of times: one that always dies is reported."""
+
+    class Dies(LocalProcesses):
+        asked = 0
+
+        def run(self, order: str, config: RunConfig) -> tuple[int, str]:
+            self.asked += 1
+            return (-9, "killed") if self.asked <= deaths else super().run(order, config)
+
+    for deaths, error in ((MOST_LOSSES, None), (MOST_LOSSES + 1, "killed")):
+        place_of_work = Dies()
+        run = replace(SMALL, limit=30, seed=deaths)
+        assert [found for _, found in sweep([run], tmp_path, None, place_of_work)] == [error]
+        assert place_of_work.asked == MOST_LOSSES + 1
+
+
+def test_what_a_recipe_costs_is_said_before_it_starts() -> None:
+    """Iterations at the price of a step, or the budget; and all test images at every evaluation."""
+    forward, step = price("mlp", (1, 8, 8), 10)
+    assert step > 2 * forward > 0
+    run = replace(SMALL, limit=100, eval_every=30, iterations=2.0, eval_samples=50)
+    cost = cost_of([run, run])
+    assert (cost.training, cost.evaluation) == (2 * step * 16 * 100 * 2, 2 * forward * 50 * 4)
+    assert cost_of([replace(run, iterations=None, compute="3GMAC")]).training == 6 * 10**9
+    assert cost_of([replace(run, dataset="bongard-drawn-pn", model="llava-tiny")]).unpriced == 1

@@ -340,6 +340,14 @@ def test_what_cannot_be_parsed_ends_with_one_line(arguments: list[str], capsys: 
 
 
 @pytest.mark.parametrize(
+    ("flag", "says"),
+    [("--lr", "--set learner.learning_rate"), ("--epochs", "--iterations"), ("--weight-decay", "--set learner.")],
+)
+def test_what_people_expect_among_the_flags_is_said_to_be_elsewhere(flag: str, says: str, capsys: Capture) -> None:
+    assert says in refused(["run", flag, "1"], capsys)
+
+
+@pytest.mark.parametrize(
     ("arguments", "says"),
     [([], "give a command first"), (["--json"], "give a command first"), (["rnu"], "did you mean 'run'?")],
 )
@@ -374,7 +382,7 @@ MISTAKES = {
     "setting's part": (["--set", "foo=1"], "unknown setting 'foo'"),
     "setting of another policy": (["--set", "freezing.n=1"], "unknown setting 'freezing.n'"),
     "setting without value": (["--set", "learner.momentum"], "write KEY=VALUE"),
-    "setting's type": (["--set", "learner.momentum=fast"], "learner.momentum=fast: expected float"),
+    "setting's type": (["--set", "learner.momentum=fast"], "learner.momentum=fast: give a number"),
     "setting's choice": (["--set", "learner.optimizer=adm"], "did you mean 'adam'"),
     "yes or no": (["--set", "learner.channels_last=maybe"], "expected bool"),
     "own part": (["--method", "al-sar", "--freezing", "none"], "defines its own freezing"),

@@ -32,5 +32,5 @@ def test_one_block_at_a_time_from_the_last_to_the_first(untrained: tuple[int, ..
 
 
 def test_a_turn_has_a_step_at_least() -> None:
-    with pytest.raises(BudgetedError, match="every must be 1 or more"):
+    with pytest.raises(BudgetedError, match="every must be at least 1"):
         BlockCyclic(every=0)

@@ -169,7 +169,7 @@ def test_resume_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("settings", [{"period": 0}, {"window": 1}, {"tolerance": 1.0}, {"thaw": 1.0}])
 def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
-    with pytest.raises(BudgetedError, match=f"{next(iter(settings))} of egeria must be"):
+    with pytest.raises(BudgetedError, match=f"{next(iter(settings))} must be"):
         Egeria(**settings)
 
 

@@ -241,7 +241,7 @@ def test_resume_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     [{"n_max": -1}, {"tasks": 1}, {"probe": 0}, {"stretch": 10}, {"rank": 0}, {"columns": 0}],
 )
 def test_bad_settings_are_one_line(settings: dict[str, Any]) -> None:
-    with pytest.raises(BudgetedError, match=f"{next(iter(settings))} of ptlf must be"):
+    with pytest.raises(BudgetedError, match=f"{next(iter(settings))} must be"):
         TaskCorrelated(**settings)
 
 

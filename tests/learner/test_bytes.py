@@ -131,7 +131,7 @@ def test_bytes_are_those_of_the_tensors(name: str) -> None:
     assert items.get("retrieval", 0) == sum(saved[key] for key in of_retrieval) + numbers
     assert ("retrieval" in items) == (learner.method.retrieval == "sar")
     waiting = learner.stream_batch * learner.method.choices
-    assert (name in ("vanilla", "al", "sar", "al-sar", "gdumb", "clib")) == (waiting == 0)
+    assert (name in ("cram", "vanilla", "al", "sar", "al-sar", "gdumb", "clib")) == (waiting == 0)
     assert items.get("stream batch", 0) == waiting * (64 + 1)
     working = ("plain", "network.numbers", "freezing.plain")  # of another network that the method keeps
     of_method = [key for key in saved if key.startswith("method.") and not key.endswith(working)]

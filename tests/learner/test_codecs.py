@@ -12,10 +12,11 @@ import torch
 from budgeted import models, streams
 from budgeted.bench.check import assert_passes
 from budgeted.budget import Budget
-from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
+from budgeted.learner.settings import from_pairs
 from budgeted.methods import METHODS
-from budgeted.replay import CODECS
+from budgeted.problems.augment import Augmentation
+from budgeted.replay import CODECS, Column, Fitted, Jpeg, Memory, label_column
 from budgeted.runs.config import RunConfig
 from budgeted.runs.plan import make_plan
 from budgeted.runs.run import start
@@ -122,13 +123,47 @@ def test_a_plan_is_what_is_then_spent(name: str, tmp_path: Path) -> None:
     assert sum(plan.bytes.values()) == 320_000 >= summary["bytes"]
 
 
-def test_slots_that_differ_in_bytes_are_not_counted_by_the_user(tmp_path: Path) -> None:
-    config = RunConfig(method="er", model="cnn8", codec="jpeg", slots=20, limit=40)
-    with pytest.raises(BudgetedError, match="give --memory instead of --slots"):
-        start(config, tmp_path / "run")
+def test_slots_that_differ_in_bytes_are_the_room_of_so_many_samples_as_they_are(tmp_path: Path) -> None:
+    config = RunConfig(method="er", model="cnn8", codec="jpeg", slots=20, limit=60, eval_every=60, eval_samples=20)
+    summary = start(config, tmp_path / "run")
+    room = 20 * (64 + 1)  # pixels and a label
+    assert room - 60 < summary["bytes_by_item"]["memory"] <= room
+    assert summary["stored"] != 20
     info = streams.info("digits")
-    with pytest.raises(BudgetedError, match="give --memory instead of --slots"):
-        make_plan(
-            config.build_method(), info, "cnn8", settings=config.build_settings(info.flips), slots=20,
-            budget=Budget(), iterations=1.0, measure=False,
-        )  # fmt: skip
+    plan = make_plan(
+        config.build_method(), info, "cnn8", settings=config.build_settings(info.flips), samples=60, slots=20,
+        budget=Budget(), iterations=1.0, eval_every=60,
+    )  # fmt: skip
+    assert plan.bytes["memory"] == room
+    assert plan.slots is None  # nobody knows without the data
+    assert plan.spent.real == pytest.approx(summary["spent"]["real"], rel=0.01)
+
+
+def test_what_is_fitted_to_samples_compresses_pictures_and_nothing_else() -> None:
+    picture = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (2, 3, 32, 32), dtype=np.uint8))
+    kinds = {"pixels": (picture, True), "small": (picture[..., :8], False), "floats": (torch.randn(2, 5), False)}
+    for name, (samples, compressed) in kinds.items():
+        columns = (Column("sample", tuple(samples.shape[1:]), samples.dtype), label_column(2))
+        memory = Memory(columns, limit=50_000, codec=Fitted(quality=75))
+        jpeg = Memory(columns, limit=50_000, codec=Jpeg(quality=75)) if compressed else None
+        for label, sample in enumerate(samples):
+            memory.put(label, sample, label)
+            if jpeg is not None:
+                jpeg.put(label, sample, label)
+        back = memory.gather(np.arange(2)).samples
+        assert torch.equal(back, samples if jpeg is None else jpeg.gather(np.arange(2)).samples), name
+        assert (memory.codec.operations(2) > 0) == compressed, name
+
+
+def test_a_method_is_run_as_it_usually_is_unless_something_else_is_said() -> None:
+    method = METHODS["cram"]()
+    usual = from_pairs({}, method, flips=True)
+    assert (usual.learner.optimizer, usual.learner.average) == ("muon", "bfloat16")
+    said = from_pairs({"learner.optimizer": "adam"}, method, flips=True)
+    assert (said.learner.optimizer, said.learner.average) == ("adam", "bfloat16")
+    assert from_pairs({}, METHODS["vanilla"](), flips=True).learner == LearnerSettings()
+    front = Learner("cnn8", "cram", FACTS, memory="700kB")
+    assert front.settings.learner == usual.learner
+    assert front.settings.augmentation == Augmentation(flip=FACTS.flips)
+    given = Learner("cnn8", "cram", FACTS, memory="700kB", settings=Settings())
+    assert given.settings.learner == LearnerSettings()

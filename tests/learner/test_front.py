@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from PIL import Image
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings, export, load, save
-from budgeted.learner.events import Event, csv_file, log_lines, tensorboard
+from budgeted.learner.events import Event, csv_file, log_lines, tensorboard, tracker_of
 from budgeted.problems import Augmentation
 from budgeted.problems.given import picture
 from tests.bright_rows import SHAPE
@@ -80,6 +82,47 @@ def test_an_array_of_another_size_is_squeezed_as_a_picture_is() -> None:
     assert torch.equal(learner.problem.check(pixels), torch.from_numpy(expected.copy()))  # type: ignore[arg-type]
 
 
+def test_a_photograph_is_turned_upright_as_its_exif_says(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 8, 3), dtype=np.uint8)
+    pixels[0] = 255
+    turned = Image.Exif()
+    turned[0x0112] = 3  # upside down
+    Image.fromarray(pixels).save(tmp_path / "photo.png", exif=turned)
+    found = picture(Image.open(tmp_path / "photo.png"), (3, 8, 8))
+    assert found[:, 7].min() == 255
+    assert found[:, :7].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("cat.png", "open it first"),
+        (Path("cat.png"), "open it first"),
+        ([[0, 1], [2, 3]], "make it an array"),
+        (np.zeros(SHAPE), "0 to 255 as uint8"),
+        (Image.new("I;16", (8, 8)), "convert it to 8 bits"),
+    ],
+)
+def test_what_is_no_sample_is_refused_with_what_to_do(given: Any, says: str) -> None:
+    with pytest.raises(BudgetedError, match=says):
+        Learner("mlp", "er", SHAPE, slots=4).learn(given, "cat")
+
+
+def test_one_array_where_several_are_wanted_is_no_batch_of_its_rows() -> None:
+    learner = taught(8)
+    one = np.zeros((12, 10, 3), dtype=np.uint8)
+    with pytest.raises(BudgetedError, match="put it in"):
+        learner.predict(one)
+    assert len(learner.predict([one])) == len(learner.predict(one[None])) == 1
+
+
+def test_what_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(BudgetedError, match="holds no saved learner"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(BudgetedError, match="unknown format 'pickle'"):
+        export(taught(8), tmp_path / "model", "pickle")  # type: ignore[arg-type]
+
+
 def test_floats_of_any_shape_are_learned_as_they_are(tmp_path: Path) -> None:
     """Two clouds of six numbers; what the model is called with is the sample itself."""
     facts = DataFacts((6,), dtype="float32")
@@ -127,6 +170,8 @@ def test_quantities_may_be_text() -> None:
         ({"model": 7}, "no model"),
         ({"model": "resnet21"}, "resnet20"),
         ({"method": "al-srr"}, "al-sar"),
+        ({"device": "gpu"}, "no device of torch"),
+        ({"settings": {"learner.learning_rate": 1}}, "settings is a dict: give Settings"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(given: dict[str, Any], says: str) -> None:
@@ -228,3 +273,30 @@ def test_events_become_curves_of_tensorboard(tmp_path: Path) -> None:
     found.Reload()
     assert [(point.step, point.value) for point in found.Scalars("evaluation/accuracy")] == [(4, 0.75)]
     assert len(found.Scalars("spent")) == 3
+
+
+def test_events_go_to_a_tracker_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through what trackio and Weights & Biases have in common: `init` and `log`."""
+    told: list[tuple[dict[str, Any], int | None]] = []
+    begun: list[dict[str, Any]] = []
+
+    class Module(ModuleType):
+        def init(self, **given: Any) -> Module:
+            begun.append(given)
+            return self
+
+        def log(self, metrics: dict[str, Any], step: int | None = None) -> None:
+            told.append((metrics, step))
+
+    monkeypatch.setitem(sys.modules, "trackio", Module("trackio"))
+    listener = tracker_of("trackio:mine", {"seed": 1})
+    assert listener is not None
+    assert begun == [{"project": "mine", "config": {"seed": 1}}]
+    learner = taught(4, on_event=listener, budget="1GFLOP")
+    learner.events.tell("evaluation", accuracy=0.75)
+    assert [(set(numbers), step) for numbers, step in told][-1] == ({"evaluation/accuracy", "spent"}, 4)
+    assert told[-1][0]["evaluation/accuracy"] == 0.75
+    assert tracker_of("folder", {}) is None
+    for wrong, message in (("trackio:", "name a project"), ("wandb:mine", "pip install wandb")):
+        with pytest.raises(BudgetedError, match=message):
+            tracker_of(wrong, {})

@@ -13,8 +13,10 @@ from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner
 from budgeted.learner.pace import Pace
+from budgeted.learner.rehearsal import Course, rehearse
+from budgeted.methods import METHODS
 from tests.bright_rows import FACTS, SHAPE, samples
-from tests.learner.small import make, tiny
+from tests.learner.small import cnn8, make, settings_of, tiny
 
 MOST = 1000
 
@@ -28,6 +30,7 @@ class Stream:
     samples: int | None = None
     spend_savings: bool = False
     spending: tuple[float, ...] = ()
+    power: float = 1.0
     freezes: bool = True
     costs: Callable[[int], int] = lambda step: MOST
     beside: Callable[[int], int] = lambda arrived: 0
@@ -38,7 +41,7 @@ class Stream:
         self.account = Account(self.ledger)
         self.pace = Pace(
             self.account, self.budget, self.iterations, self.samples, spend_savings=self.spend_savings,
-            spending=self.spending,
+            spending=self.spending, power=self.power,
         )  # fmt: skip
 
     def arrive(self, count: int) -> None:
@@ -109,6 +112,33 @@ def test_what_is_run_beside_the_steps_is_paid_by_fewer_of_them() -> None:
     assert stream.ledger.spent_on["retrieval"].real == 5 * 20 * MOST
     assert 400 * MOST - stream.ledger.spent.real < 2 * MOST
     assert stream.ledger.steps in (299, 300)
+
+
+# -- early or late -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("iterations", [None, 0.8, 2.0])
+@pytest.mark.parametrize("power", [0.5, 0.8, 1.5])
+def test_so_many_steps_have_come_as_the_power_says(power: float, iterations: float | None) -> None:
+    whole = 400 if iterations is None else int(500 * iterations)
+    stream = Stream(real(whole * MOST + 7), iterations, samples=500, power=power)
+    stream.arrive(500)
+    assert stream.ledger.steps == whole
+    for arrived in range(1, 501):
+        assert stream.steps_at[arrived - 1] == pytest.approx(whole * (arrived / 500) ** power, abs=1.01)
+
+
+def test_savings_are_spent_along_the_power() -> None:
+    stream = Stream(real(300 * MOST), 1.0, 300, spend_savings=True, power=0.5, costs=lambda step: MOST // 2)
+    stream.arrive(300)
+    assert 300 * MOST - stream.ledger.spent.real < 3 * MOST
+    assert stream.steps_at[149] == pytest.approx(600 * 0.5**0.5, rel=0.05)
+
+
+def test_a_power_needs_a_length_and_no_rate() -> None:
+    for budget, length in ((Budget(), None), (real(MOST, each=True), 300)):
+        with pytest.raises(BudgetedError, match=r"pace_power=0\.5 goes by the length of the stream"):
+            Stream(budget, 1.0, length, power=0.5)
 
 
 # -- by a rate ----------------------------------------------------------------------------------------------------
@@ -195,8 +225,9 @@ def test_savings_are_no_more_than_the_plan_has_left() -> None:
         (real(730, each=True), {}),
         (real(300 * MOST), {"iterations": 1.0, "samples": 300, "spend_savings": True}),
         (Budget(), {"iterations": 0.37}),
+        (real(317 * MOST), {"samples": 300, "power": 0.6}),
     ],
-    ids=["total", "rate", "savings", "steps"],
+    ids=["total", "rate", "savings", "steps", "early"],
 )
 def test_a_pace_goes_on_where_it_was(budget: Budget, more: dict[str, object]) -> None:
     def cost(step: int) -> int:
@@ -259,3 +290,34 @@ def test_a_learner_spreads_a_total_by_itself() -> None:
     assert learner.ledger.spent.real > 0.98 * 200 * one
     fifths = np.diff([0, *steps[23::24]])
     assert max(fifths[1:]) - min(fifths[1:]) <= 1  # the first steps are on smaller batches
+
+
+@pytest.mark.parametrize("name", ["vanilla", "er"])
+def test_early_steps_wait_for_a_full_batch(name: str) -> None:
+    facts = DataFacts(SHAPE, FACTS.mean, FACTS.std, classes=4, samples=120)
+    settings = settings_of(METHODS[name], batch_size=8, pace_power=0.5)
+    learner, sizes = make(name, tiny(), facts=facts, settings=settings), []
+    learner.model.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
+    for arrived, (image, label) in enumerate(samples(120), 1):
+        learner.learn(image, label)
+        if name == "vanilla" and arrived >= 8:
+            assert learner.steps == pytest.approx(120 * (arrived / 120) ** 0.5, abs=1)
+    assert learner.steps == pytest.approx(120, abs=1)
+    assert set(sizes) <= {8, 2, 128}  # of steps, of what is priced
+
+
+def test_a_rehearsal_weighs_steps_by_when_they_come() -> None:
+    """Steps of the first half are on smaller images."""
+    facts = DataFacts(SHAPE, FACTS.mean, FACTS.std, classes=4, samples=200)
+    settings = settings_of(METHODS["vanilla"], pace_power=0.5, train_size=4, train_size_until=0.5)
+    stream = list(samples(200))
+    learner = make("vanilla", cnn8(), facts=facts, settings=settings)
+    halves = []
+    for image, label in stream:
+        learner.learn(image, label)
+        halves.append(learner.ledger.spent.real)
+    course = Course(np.array([label for _, label in stream]), (), (200,))
+    found = rehearse(lambda **more: make("vanilla", cnn8(), facts=facts, settings=settings, **more), course)
+    assert found.whole(learner.steps).real == pytest.approx(learner.ledger.spent.real, rel=0.01)
+    spending = found.spending(learner.steps, "real")
+    assert spending[len(spending) // 2 - 1] == pytest.approx(halves[99] / halves[199], rel=0.03)

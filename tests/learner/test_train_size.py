@@ -104,7 +104,7 @@ def test_a_rehearsal_foresees_what_it_costs() -> None:
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(BudgetedError, match="train_size=9 is more"):
         make("vanilla", tiny(), STREAM, settings=settings_of(METHODS["vanilla"], train_size=9))
-    with pytest.raises(BudgetedError, match="train_size must be 1 or more"):
+    with pytest.raises(BudgetedError, match="train_size must be at least 1"):
         settings_of(METHODS["vanilla"], train_size=0)
     with pytest.raises(BudgetedError, match="share of the stream"):
         make("vanilla", tiny(), settings=settings_of(METHODS["vanilla"], train_size=4, train_size_until=0.5))

@@ -100,6 +100,23 @@ def test_the_codebooks_are_trained_as_another_library_trains_them() -> None:
     assert (lonely != centroids).any(2).sum(1).tolist() == [0, 0] or (lonely != centroids).any(2).sum(1).max() == 1
 
 
+def test_an_entry_that_is_nearest_to_nothing_halves_the_widest_cluster() -> None:
+    vectors = torch.tensor([0.0, 0, 0, 0, 0, 9, 11, 22, 38])[:, None]
+    entries = torch.tensor([0.0, 0, 10, 30])[None, :, None]  # the second is where the first is
+    assert improved(vectors, entries).flatten().tolist() == [0, 38, 10, 22]  # 30 less and more its deviation
+
+
+def test_behind_a_relu_no_entry_is_wasted() -> None:
+    generator = np.random.default_rng(0)
+    vectors = torch.from_numpy(generator.normal(size=(2000, 4)).astype(np.float32)).relu()  # a quarter begins at zeros
+    centroids = drawn_from(vectors, torch.zeros(2, 256, 2), generator)
+    assert all(len(each.unique(dim=0)) < 240 for each in centroids)
+    for _ in range(10):
+        centroids = improved(vectors, centroids)
+    codes = codes_of(vectors, centroids)
+    assert [len(codes[..., part].unique()) for part in range(2)] == [256, 256]
+
+
 # -- features are varied --------------------------------------------------------------------------------------------
 
 

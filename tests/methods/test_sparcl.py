@@ -16,7 +16,7 @@ from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
 from budgeted.methods import METHODS, Step
-from budgeted.methods.masks import masked_layers, masked_weights
+from budgeted.methods.masks import masked_weights
 from budgeted.methods.sparcl import SparseContinualLearning, adjusted
 from budgeted.registry import load
 from budgeted.runs.plan import make_plan
@@ -49,9 +49,9 @@ def on(mask: Tensor) -> int:
 
 
 def test_the_first_layer_and_the_head_are_dense_where_there_is_anything_else() -> None:
-    assert masked_layers(made().network) == ["body.0", "body.3"]
-    assert masked_layers(made("mlp").network) == ["stem.1"]
-    assert len(masked_layers(made("cnn8").network)) == 6  # of seven convolutions
+    assert [*masked_weights(made().network)] == ["body.0.weight", "body.3.weight"]
+    assert [*masked_weights(made("mlp").network)] == ["stem.1.weight"]
+    assert len(masked_weights(made("cnn8").network)) == 6  # of seven convolutions
 
 
 def test_an_adjustment_against_a_search_by_hand() -> None:

@@ -19,8 +19,7 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.methods import METHODS, Step
 from budgeted.methods.masks import masked_weights
-from budgeted.methods.phases import RETAIN, REVISE, REWIND, extracted
-from budgeted.methods.trire import TriRE
+from budgeted.methods.trire import RETAIN, REVISE, REWIND, TriRE, extracted
 from budgeted.registry import load
 from budgeted.runs.plan import make_plan
 from budgeted.runs.run import start
@@ -158,9 +157,9 @@ def test_a_task_goes_through_its_phases() -> None:
     moments: dict[int, list[dict[str, Tensor]]] = {}  # weights before and behind the change to a phase
     taken = method._go_on
 
-    def noting() -> None:
+    def noting(passed: float) -> None:
         before, weights = method.phase, weights_of(learner)
-        taken()
+        taken(passed)
         if method.phase != before:
             moments[method.phase] = [weights, weights_of(learner)]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
@@ -16,6 +17,8 @@ from budgeted.models.llava import llava, on_meta
 from budgeted.models.llava_lora import LAYERS, PROJECTOR, SMALL, target, with_lora
 from budgeted.models.llava_words import IGNORED, answers_of, batch_of, processor_of
 from tests.multimodal.small import adapted, batch, uneven, world
+
+HEAD = "language_model.lm_head.weight"  # as files call it
 
 
 def weights(model: torch.nn.Module) -> list[Tensor]:
@@ -44,6 +47,35 @@ def test_a_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
     assert processor_of(tmp_path).tokenizer(text).input_ids == processor.tokenizer(text).input_ids
     with torch.no_grad():
         assert torch.equal(model.eval()(**uneven()).logits, loaded.eval()(**uneven()).logits)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ("cut", "invalid header"),
+        ("other type", "it is a model of type bert"),
+        ("less", "1 of its weights are not there, such as lm_head.weight"),
+        ("smaller", "size|shape|mismatch"),
+        ("pickled", r"no file named model\.safetensors"),
+    ],
+)
+def test_a_folder_that_is_no_whole_llava_is_refused(tmp_path: Path, damage: str, reason: str) -> None:
+    model: Any = llava(seed=3)
+    model.save_pretrained(tmp_path)
+    at = tmp_path / "model.safetensors"
+    tensors = load_file(at)
+    if damage == "cut":
+        at.write_bytes(at.read_bytes()[:5000])
+    elif damage == "other type":
+        (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    elif damage == "less":
+        save_file({name: one for name, one in tensors.items() if name != HEAD}, at, {"format": "pt"})
+    elif damage == "smaller":
+        save_file({**tensors, HEAD: torch.zeros(3, 64)}, at, {"format": "pt"})
+    else:
+        at.rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(BudgetedError, match=f"cannot load {re.escape(str(tmp_path))}: .*({reason}).*; is it a LLaVA"):
+        llava(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["llava-1.5-7b", "llava-2-7b", "folder"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from budgeted.audit import ExecutedOnData
 from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, Settings
 from budgeted.learner.settings import LearnerSettings
+from budgeted.methods import METHODS
 from budgeted.models.llava_words import answers_of, batch_of, padded_left
 from budgeted.problems import PROBLEMS, Questions
 from budgeted.problems.llava_base import drawn_processor
@@ -26,6 +27,8 @@ from budgeted.problems.questions import QuestionSettings
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
 from budgeted.streams.bongard import SHORT, items_of
+from budgeted.streams.bongard.answers import chrf
+from budgeted.streams.bongard.judge import Judge, Judged
 from budgeted.streams.bongard.sets import drawn_world
 from tests.multimodal.small import drawn_base
 
@@ -126,7 +129,55 @@ def test_sentences_are_scored_by_their_words(base: Path) -> None:
     sample = problem.noise(np.random.default_rng(0))
     inputs = problem.inputs({name: part[None] for name, part in dict(sample).items()})
     assert problem.score(["a ring"], inputs, torch.zeros(1)).item() == pytest.approx(2 * 2 / 5)
-    assert problem.beside_score(["a ring"], inputs, torch.zeros(1)) == {}
+    assert {k: v.tolist() for k, v in problem.beside_score(["a ring"], inputs, torch.zeros(1)).items()} == {
+        "chrf": [pytest.approx(chrf("a ring", "a mint ring"))]
+    }
+
+
+def test_a_judge_is_asked_about_sentences_and_its_failures_are_counted(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Judge, list[tuple[str, str]]]] = []
+
+    def score(judge: Judge, pairs: Iterable[tuple[str, str]]) -> Judged:
+        asked.append((judge, list(pairs)))
+        return Judged((7.0, None), ("the judge answered 500",))
+
+    monkeypatch.setattr(Judge, "score", score)
+    monkeypatch.setenv("BUDGETED_JUDGE_KEY", "secret")
+    settings = QuestionSettings(judge="http://127.0.0.1:9/v1", judge_model="some-model")
+    problem = Questions(drawn_processor(), (3, 16, 16), 1, "What? <image> Your answer is:\0a mint ring", settings)
+    sample = dict(problem.noise(np.random.default_rng(0)))
+    inputs = problem.inputs({name: torch.stack([part, part]) for name, part in sample.items()})
+    found = problem.beside_score(["a ring", ""], inputs, torch.zeros(2))
+    assert (found["judge"].tolist(), found["judge_failures"].tolist()) == ([7, 0], [False, True])
+    assert problem.score(["a ring", ""], inputs, torch.zeros(2)).tolist() == [pytest.approx(0.8), 0]
+    judge = Judge("http://127.0.0.1:9/v1", "some-model", "secret")
+    assert asked == [(judge, [("a ring", "a mint ring"), ("", "a mint ring")])]
+    with pytest.raises(BudgetedError, match=r"give both problem\.judge and problem\.judge_model"):
+        QuestionSettings(judge="http://127.0.0.1:9/v1")
+    with pytest.raises(BudgetedError, match="these questions list choices"):
+        Questions(drawn_processor(), (3, 16, 16), 1, "<image> Choice List: [a, b] Your answer is:\0a", settings)
+
+
+def test_a_sentence_may_be_longer_than_a_choice(base: Path) -> None:
+    lengths = []
+
+    class Silent:
+        def generate(self, input_ids: torch.Tensor, max_new_tokens: int, **_: Any) -> torch.Tensor:
+            lengths.append(max_new_tokens)
+            return input_ids
+
+    for text, settings in (
+        ("What? <image> Your answer is:\0a mint ring", None),
+        ("<image> Choice List: [a, b] Your answer is:\0a", None),
+        ("What? <image> Your answer is:\0a mint ring", QuestionSettings(longest_answer=3)),
+    ):
+        problem = Questions(drawn_processor(), (3, 16, 16), 1, text, settings)
+        sample = dict(problem.noise(np.random.default_rng(0)))
+        inputs = problem.inputs({name: part[None] for name, part in sample.items()})
+        assert problem.respond(Silent(), inputs) == [""]  # type: ignore[arg-type]
+    assert lengths == [64, 8, 3]
 
 
 @pytest.mark.parametrize(("freezing", "codec"), [("constant", "raw"), ("block-cyclic", "pictures")])
@@ -177,7 +228,9 @@ def test_a_run_by_name_is_killed_and_goes_on_bit_for_bit(base: Path, tmp_path: P
     assert last["stored"] < 30
 
 
-def test_what_is_no_llava_is_refused_in_one_line(data: streams.Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_llava_is_refused_in_one_line(
+    data: streams.Dataset, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(BudgetedError, match="has no processor for questions"):
         problem_of(data, models.build("mlp"))
     with pytest.raises(BudgetedError, match="has no questions"):
@@ -188,6 +241,14 @@ def test_what_is_no_llava_is_refused_in_one_line(data: streams.Dataset, monkeypa
     small.processor = drawn_processor()
     with pytest.raises(BudgetedError, match=r"'der\+\+' has a loss of its own"):
         Learner(small, "der++", problem_of(data, small))
+    for method in ("ocs", "memo", "sparcl", "rm", "clib"):
+        with pytest.raises(BudgetedError, match=f"'{method}' .* the logits of classes"):
+            Learner(small, method, problem_of(data, small), slots=9)
+    for parts in ({"retrieval": "mir"}, {"selection": "aser"}):
+        (part, name), *_ = parts.items()
+        model, own = models.build(f"llava-tiny@{base}", seed=1), METHODS["er"]().with_parts(**parts)
+        with pytest.raises(BudgetedError, match=f"{part} '{name}' looks at the logits of classes"):
+            Learner(model, own, problem_of(data, model), slots=9)
     monkeypatch.setenv("BUDGETED_MODELS", "nowhere")
     with pytest.raises(BudgetedError, match="`budgeted run` makes it"):
         models.build("llava-tiny")

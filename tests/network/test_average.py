@@ -104,9 +104,9 @@ def test_new_rows_start_with_their_own_value_and_old_ones_stay() -> None:
     average = learner.network.average
     assert average is not None
     name = f"{learner.freezing.chain.head}.weight"
-    before = average.weights[name].clone()
+    before = average.by_name()[name].clone()
     learner.network.grow_head(4, np.random.default_rng(0))
-    grown = average.weights[name]
+    grown = average.by_name()[name]
     assert torch.equal(grown[: len(before)], before)
     assert torch.equal(grown[len(before) :], learner.head.weight[len(before) :])
     assert not torch.equal(before, learner.head.weight[: len(before)])
@@ -117,13 +117,13 @@ def test_a_changed_network_is_followed() -> None:
     average = Average(model, decay=0.9)
     moved(model, torch.Generator().manual_seed(0))
     average.update(model)
-    before = {name: tensor.clone() for name, tensor in average.weights.items()}
+    before = {name: tensor.clone() for name, tensor in average.by_name().items()}
     model.end_task()
     del model.stem[1]
     average.follow(model)
-    assert average.weights.keys() == dict(model.named_parameters()).keys()
-    assert "stem.1.weight" in before.keys() - average.weights.keys()
-    for name, tensor in average.weights.items():
+    assert average.by_name().keys() == dict(model.named_parameters()).keys()
+    assert "stem.1.weight" in before.keys() - average.by_name().keys()
+    for name, tensor in average.by_name().items():
         assert torch.equal(tensor, before.get(name, model.get_parameter(name)))
 
 
@@ -137,7 +137,7 @@ def test_predictions_are_those_of_the_averaged_model_and_training_never_sees_it(
         assert torch.equal(a, b)
     average = learner.network.average
     assert average is not None
-    state = plain.model.state_dict() | {name: tensor.float() for name, tensor in average.weights.items()}
+    state = plain.model.state_dict() | {name: tensor.float() for name, tensor in average.by_name().items()}
     plain.model.load_state_dict(state)
     assert torch.equal(learner.logits(images(6)), plain.logits(images(6)))
 
@@ -149,8 +149,8 @@ def test_an_exported_model_has_the_averaged_weights(tmp_path: Path) -> None:
     average = learner.network.average
     assert average is not None
     for name, tensor in load_file(tmp_path / "model.safetensors").items():
-        if name in average.weights:
-            assert torch.equal(tensor, average.weights[name])
+        if name in average.by_name():
+            assert torch.equal(tensor, average.by_name()[name])
     told = learner.logits(images(4))
     learner.network.settle()
     assert torch.equal(told, learner.logits(images(4)))
@@ -218,7 +218,7 @@ def test_gdumb_begins_its_average_anew() -> None:
     learner = learner_with("gdumb")
     feed(learner, 0, 24)
     average = learner.network.average
-    assert average is not None
+    assert isinstance(average, Average)
     assert 0 < average.steps < learner.steps
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgeted.errors import BudgetedError
-from budgeted.runs.metrics import Evaluation, a_auc, a_auc_trapezoid, a_last, f_last
+from budgeted.runs.metrics import Evaluation, a_auc, a_last, f_last
 
 
 @st.composite
@@ -44,23 +44,6 @@ def test_a_auc_is_the_mean_and_a_last_the_last(evaluations: list[Evaluation]) ->
     accuracies = [sum(e.correct) / sum(e.total) for e in evaluations]
     assert a_auc(evaluations) == pytest.approx(np.mean(accuracies), abs=1e-12)
     assert a_last(evaluations) == accuracies[-1]
-
-
-@settings(deadline=None)
-@given(histories())
-def test_trapezoid_is_the_integral_of_the_interpolated_curve(evaluations: list[Evaluation]) -> None:
-    accuracies = [e.accuracy for e in evaluations]
-    samples = [e.samples for e in evaluations]
-    # Midpoints of unit steps integrate a piecewise linear curve with whole knots exactly.
-    middles = np.arange(samples[0], samples[-1]) + 0.5
-    expected = np.interp(middles, samples, accuracies).mean()
-    assert a_auc_trapezoid(evaluations) == pytest.approx(expected, abs=1e-9)
-
-
-def test_trapezoid_differs_from_the_mean_at_unequal_distances() -> None:
-    evaluations = [Evaluation(0, (0,), (1,)), Evaluation(1, (1,), (1,)), Evaluation(9, (1,), (1,))]
-    assert a_auc(evaluations) == pytest.approx(2 / 3)
-    assert a_auc_trapezoid(evaluations) == pytest.approx(8.5 / 9)
 
 
 def test_f_last_by_hand() -> None:
@@ -102,7 +85,6 @@ FINE = Evaluation(100, (1,), (2,))
         (lambda: a_last([]), "no evaluation"),
         (lambda: f_last([], [100]), "no evaluation"),
         (lambda: a_auc([FINE, FINE]), "stream order"),
-        (lambda: a_auc_trapezoid([FINE]), "two evaluations"),
         (lambda: f_last([FINE, Evaluation(200, (1,), (2,))], [200]), "at least two tasks"),
         (lambda: f_last([FINE, Evaluation(200, (1,), (2,))], [90, 200]), "after 90 samples"),
         (lambda: f_last([FINE, Evaluation(200, (0, 1), (0, 2))], [100]), "all seen classes"),

@@ -18,7 +18,7 @@ from budgeted.learner import DataFacts, Learner, LearnerSettings, Settings
 from budgeted.learner.rehearsal import Rehearsed
 from budgeted.methods import METHODS
 from budgeted.replay import bytes_per_slot
-from budgeted.runs.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_within
+from budgeted.runs.plan import Plan, fixed_bytes, iterations_within, make_plan, slots_beside
 
 PAPER_BUDGET = 7_998_016
 
@@ -124,13 +124,13 @@ def test_slots_fit_and_one_more_does_not(name: str, rule: Rule, budget: int) -> 
     fixed = sum(fixed_bytes(learner, "cnn8", rule).values())
     per_slot = bytes_per_slot(learner.memory.columns, rule)
     try:
-        slots = slots_within(learner, "cnn8", budget, rule)
+        slots = slots_beside(fixed, learner, "cnn8", budget, rule)
     except BudgetedError as refused:
         smallest = parse_bytes(str(refused).split()[-1])
         assert budget < smallest == fixed + per_slot
-        assert slots_within(learner, "cnn8", smallest, rule) == 1
+        assert slots_beside(fixed, learner, "cnn8", smallest, rule) == 1
         with pytest.raises(BudgetedError, match="the smallest possible budget"):
-            slots_within(learner, "cnn8", smallest - 1, rule)
+            slots_beside(fixed, learner, "cnn8", smallest - 1, rule)
     else:
         assert slots >= 1
         assert slots * per_slot + fixed <= budget < (slots + 1) * per_slot + fixed
@@ -141,7 +141,8 @@ def test_planned_slots_are_what_a_learner_has_room_for(name: str) -> None:
     """The plan's arithmetic against the learner's own count of bytes."""
     smallest = built(name).nbytes()  # with one slot
     budget = max(320_000, smallest + 5_000)  # EWC and BiC keep the model more than once
-    slots = slots_within(built(name), "cnn8", budget, "real")
+    empty = built(name)
+    slots = slots_beside(sum(fixed_bytes(empty, "cnn8", "real").values()), empty, "cnn8", budget, "real")
     info = streams.info("digits")
     for more, kept in ((0, slots), (1, slots), (25, slots)):
         learner = Learner(

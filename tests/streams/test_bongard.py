@@ -15,7 +15,7 @@ from PIL import Image
 from budgeted import cli, streams
 from budgeted.errors import BudgetedError
 from budgeted.streams import DataError, DataMissing
-from budgeted.streams.bongard.facts import facts
+from budgeted.streams.bongard.facts import facts_of
 from budgeted.streams.bongard.items import HOI, OPENWORLD, SHORT, every_triple, items_of
 from budgeted.streams.bongard.pictures import FILL, Pictures, with_pictures
 from budgeted.streams.bongard.problem import PLACE, Problem
@@ -166,6 +166,7 @@ def broken(**changes: Any) -> dict[str, Any]:
         ([broken(image_files="abc")], "a list of names is something else"),
         (["text"], "entry 0"),
         ({"a": 1}, "this is a dict"),
+        ([], "its list is empty"),
     ],
 )
 def test_what_is_not_the_format_is_named(tmp_path: Path, entries: Any, reason: str) -> None:
@@ -193,13 +194,12 @@ def test_pictures_under_their_own_names(tmp_path: Path) -> None:
     assert len(ODD.encode()) == 255
     (problem,) = read_openworld(written(tmp_path, [openworld_entry()]))
     pictures = Pictures(tmp_path / "set", pixels=8)
-    with pytest.raises(DataMissing, match=r"14 of 14 pictures are not in .*images/0001/pos__0__2023.*, …\): put"):
-        pictures.demand([problem])
+    assert sorted(pictures.missing([problem])) == sorted(problem.pictures)
     for number, name in enumerate(problem.pictures):
         path = pictures.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 8), (10 * number, 0, 200)).save(path, format="PNG")
-    pictures.demand([problem])
+    assert pictures.missing([problem]) == []
     found = pictures.picture(f"images/0001/{ODD}")
     assert found.shape == (8, 8, 3)
     assert found.dtype == np.uint8
@@ -219,7 +219,7 @@ def test_facts_of_a_small_set(tmp_path: Path) -> None:
     train = read_hoi(written(tmp_path, [hoi_entry(1), hoi_entry(2, "hold", ("kick",))]))
     shared = {**hoi_entry(3), "image_files": [*hoi_entry(3)["image_files"][:13], "images/set/1-0.png"]}
     test = read_hoi(written(tmp_path, [shared, hoi_entry(4, "throw")]))
-    found = facts(train, test)
+    found = facts_of(train, test)
     assert (found.train, found.test, found.concepts, found.concepts_in_test, found.new_in_test) == (2, 2, 2, 2, 1)
     assert (found.pictures, found.used, found.in_both, found.touched, found.two_labels) == (55, 28, 1, 1, 1)
     assert "1 pictures lie in training and test; they touch 1 of 2 test problems" in found.lines()

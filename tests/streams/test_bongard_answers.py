@@ -70,8 +70,13 @@ class _Answers(BaseHTTPRequestHandler):
             content = {"choices": []}
         if wish == "no text":
             content = {"choices": [{"message": {"content": None}}]}
-        text = b"{" if wish == "no json" else json.dumps(content).encode()
-        self.send_response(500 if wish == "failing" else 200)
+        text = b"{" if wish == "no json" else b"[" * 200_000 if wish == "deep" else json.dumps(content).encode()
+        if wish == "no http":
+            self.wfile.write(b"what?\r\n")
+            return
+        self.send_response({"failing": 500, "elsewhere": 302}.get(wish, 200))
+        if wish == "elsewhere":
+            self.send_header("Location", "/v1/elsewhere")
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -94,15 +99,18 @@ def address() -> Iterator[str]:
 
 def test_a_judge_scores_and_its_failures_are_no_part_of_the_mean(address: str) -> None:
     wishes = ["8", "Good.|Score: 6", "9/10", "no choices", "no text", "no json", "failing", "great", "0", "11", ""]
+    wishes += ["deep", "no http", "elsewhere"]
     judged = Judge(address, "some-model", key="secret", seconds=30).score((wish, "the reference") for wish in wishes)
-    assert judged.scores == (8.0, 6.0, 9.0, *[None] * 8)
-    assert judged.failures == 8
+    assert judged.scores == (8.0, 6.0, 9.0, *[None] * 11)
+    assert judged.failures == 11
     assert judged.mean == pytest.approx(23 / 3)
     assert judged.reasons == (
         "an answer that is no chat completion", "an answer without text", "no answer (JSONDecodeError)",
         "the judge answered 500", "no number in the last line", "0 is outside of 1 to 10", "11 is outside of 1 to 10",
-        "no number in the last line",
+        "no number in the last line", "no answer (RecursionError)", "no answer (BadStatusLine)",
+        "the judge answered 302",
     )  # fmt: skip
+    assert len(_Answers.asked) == len(wishes)  # nobody followed to another place with the key
     path, key, body = _Answers.asked[0]
     assert (path, key) == ("/v1/chat/completions", "Bearer secret")
     assert (body["model"], body["temperature"]) == ("some-model", 0)

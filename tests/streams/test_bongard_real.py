@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from budgeted.streams.bongard.answers import chrf, token_f1
-from budgeted.streams.bongard.facts import facts
+from budgeted.streams.bongard.facts import facts_of
 from budgeted.streams.bongard.items import HOI, OPENWORLD, every_triple, items_of
 from budgeted.streams.bongard.published import read_hoi, read_items, read_openworld
 from budgeted.streams.bongard.tasks import dealt, task_starts
@@ -27,7 +27,7 @@ def path(kind: str, part: str, name: str = "HOI") -> Path:
 def test_hoi() -> None:
     train, test = read_hoi(path("ma_splits", "train_seed2")), read_hoi(path("ma_splits", "test"))
     assert task_starts(train) == [0, 1114, 1674, 2418, 3009]
-    found = facts(train, test)
+    found = facts_of(train, test)
     assert (found.train, found.test, found.concepts, found.concepts_in_test, found.new_in_test) == (
         3604,
         617,

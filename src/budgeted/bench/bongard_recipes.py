@@ -26,6 +26,7 @@ POLICIES: dict[str, dict[str, str]] = {
 }
 """and their settings for the tiny LLaVA, of whose blocks twelve may rest"""
 KINDS = ("ca", "pn")
+TASKS = 5
 STEPS = 300
 PAPER_SETTINGS = {"learner.optimizer": "adamw", "learner.learning_rate": "5e-5", "learner.autocast": "bfloat16"}
 BYTES_OF_A_TOKEN = 4
@@ -35,8 +36,9 @@ RATE = 150e12
 
 
 def drawn_questions(kind: str, freezing: str) -> RunConfig:
-    """Thirty new concepts in five tasks for the tiny LLaVA: 300 steps, everything stored, evaluated at the tasks' ends.
-    The averages of the adaptive policy start corrected, since 300 steps are few for its weight of 0.01."""
+    """Thirty new concepts in five tasks for the tiny LLaVA: 300 steps, everything stored, evaluated in the middle and
+    at the end of every task. The averages of the adaptive policy start corrected, since 300 steps are few for its
+    weight of 0.01."""
     samples = streams.info(f"bongard-drawn-{kind}").train_size
     return RunConfig(
         method="vanilla",
@@ -46,8 +48,8 @@ def drawn_questions(kind: str, freezing: str) -> RunConfig:
         iterations=STEPS / samples,
         unlimited=True,
         freezing=freezing,
-        eval_every=samples // 5,
-        checkpoint_every=samples // 5,
+        eval_every=samples // (2 * TASKS),
+        checkpoint_every=samples // TASKS,
         settings={"learner.optimizer": "adamw", "learner.learning_rate": "1e-3", **POLICIES[freezing]},
     )
 
@@ -64,8 +66,8 @@ def paper_questions(name: str, method: str) -> RunConfig:
         unlimited=True,
         batch_size=2,
         codec="pictures",
-        eval_every=samples // 5,
-        checkpoint_every=samples // 5,
+        eval_every=samples // TASKS,
+        checkpoint_every=samples // TASKS,
         device="cuda",
         settings=dict(PAPER_SETTINGS),
     )

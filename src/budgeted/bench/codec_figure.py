@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from budgeted.bench.drawing import pyplot
 from budgeted.bench.figures import COLOURS, refuse_undrawable
 from budgeted.bench.table import Group, RunResult
 from budgeted.budget import parse_bytes
@@ -29,11 +30,7 @@ def draw_codecs(groups: Sequence[Group], path: Path) -> None:
     found = _by_place(groups)
     lengths = sorted({length for length, _, _ in found})
     names = sorted({name for _, _, name in found}, key=lambda name: (name != "raw", name))
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     size = (3.4 * len(lengths) + 2.2, 6.4)
     figure, panels = plt.subplots(
         2, len(lengths), figsize=size, layout="constrained", sharex="col", sharey="row", squeeze=False

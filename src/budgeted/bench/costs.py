@@ -12,6 +12,7 @@ from budgeted.bench.compute_costs import Multiplier, PolicyCost, Setup
 from budgeted.bench.published import PAPER_SETTINGS
 from budgeted.bench.slot_costs import SlotRow
 from budgeted.budget import RULES, format_bytes, format_compute
+from budgeted.runs.config import flat
 
 _NOTHING = "-"
 
@@ -48,7 +49,7 @@ class Costs:
     def csv(self) -> str:
         """One line per row of any table; what a table does not have stays empty."""
         lines = [
-            {"table": table} | _flat(record) for table, records in self.json().items() for record in records
+            {"table": table} | flat(record) for table, records in self.json().items() for record in records
         ]  # fmt: skip
         text = io.StringIO()
         columns = dict.fromkeys(name for line in lines for name in line)
@@ -196,16 +197,6 @@ def _policy_record(row: PolicyCost, setup: Setup) -> dict[str, Any]:
 
 def _where(setup: Setup) -> dict[str, Any]:
     return {"dataset": setup.dataset, "model": setup.model, "batch_size": setup.batch_size}
-
-
-def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in record.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _number(count: int | None) -> str:

@@ -18,7 +18,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from budgeted import streams
-from budgeted.bench.protocols import EQUAL_COMPUTE, Recipe, at_equal_compute, balanced, cpu_fast, over_seeds
+from budgeted.bench.protocols import (
+    EQUAL_COMPUTE,
+    Recipe,
+    at_equal_compute,
+    balanced,
+    cpu_fast,
+    over_seeds,
+    with_settings,
+)
 from budgeted.bench.sweep import places
 from budgeted.bench.table import find_runs
 from budgeted.budget import parse_compute
@@ -87,14 +95,14 @@ def choose_rate() -> Recipe:
     )
 
 
-def chosen_rates(out: Path) -> Rates:
-    """From the records of `choose-rate` in this folder: for each row the rate with the better A_AUC."""
-    found = places(choose_rate().runs, out)
+def chosen_rates(choosing: Recipe, name: str, out: Path) -> Rates:
+    """From the records of a recipe that tries rates, in this folder: for each row the rate with the better A_AUC."""
+    found = places(choosing.runs, out)
     missing = sum(place.state != "finished" for place in found)
     if missing:
         raise BudgetedError(
-            f"{missing} of {len(found)} runs of choose-rate are not finished in {out}: "
-            f"`budgeted sweep choose-rate --out {out}` first"
+            f"{missing} of {len(found)} runs of {name} are not finished in {out}: "
+            f"`budgeted sweep {name} --out {out}` first"
         )
     best: dict[str, tuple[float, str]] = {}
     for place in found:  # the lower rate comes first, and stays on a tie
@@ -131,17 +139,8 @@ def at_rate(config: RunConfig, rates: Rates) -> RunConfig:
     return with_settings(config, {RATE: rates[row_of(config)]} if rates else {})
 
 
-def with_settings(config: RunConfig, settings: Mapping[str, str]) -> RunConfig:
-    return replace(config, settings={**config.settings, **settings})
-
-
 FROM_RATES: dict[str, Callable[[Rates], Recipe]] = {"as-published": as_published, "one-footing": one_footing}
 """recipes that are made from the records of `choose-rate`"""
-
-
-def recipe_from(name: str, out: Path) -> Recipe:
-    """One of `FROM_RATES`, at the rates that the records in this folder say."""
-    return FROM_RATES[name](chosen_rates(out))
 
 
 def unrated() -> dict[str, Callable[[], Recipe]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from budgeted.bench.drawing import pyplot, refuse_without_matplotlib
 from budgeted.bench.table import Group
 from budgeted.bench.table_formats import caption
 from budgeted.errors import BudgetedError
@@ -34,9 +35,10 @@ _UNITS = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1))
 
 
 def refuse_undrawable(path: Path) -> None:
-    """Before anything is computed: a kind of picture that nobody draws."""
+    """Before anything is computed: a kind of picture that nobody draws, or nobody here."""
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise BudgetedError(f"cannot draw {path}: end its name in .png, .svg or .pdf")
+    refuse_without_matplotlib()
 
 
 def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
@@ -156,7 +158,7 @@ def _label_ends(axes: Axes, ends: Sequence[float], labels: Sequence[str]) -> Non
     """Names beside the ends of their curves, moved apart where they would cover each other."""
     low, high = axes.get_ylim()
     lines = max(label.count("\n") + 1 for label in labels)
-    for place, at in enumerate(_apart(ends, (high - low) * 0.05 * lines)):
+    for place, at in enumerate(apart(ends, (high - low) * 0.05 * lines)):
         axes.annotate(
             labels[place], (1, at), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
             va="center", fontsize=8.5, color=COLOURS[place], annotation_clip=False,
@@ -168,7 +170,7 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
     (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
     tall = (high - low) * 0.045
     if max(map(len, labels)) > _LONG:  # beside the axes, where they have room
-        for place, at in enumerate(_apart([y for _, y in places], tall)):
+        for place, at in enumerate(apart([y for _, y in places], tall)):
             axes.annotate(
                 textwrap.shorten(labels[place], 40, placeholder=" …"), places[place],
                 xytext=(1.03, at), textcoords=("axes fraction", "data"), va="center",
@@ -179,7 +181,7 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
     near = [[b for b, (x, _) in enumerate(places) if abs(x - at) < (right - left) * 0.15] for at, _ in places]
     for place, (x, y) in enumerate(places):
         column = near[place]  # those whose names could cover this one
-        at = _apart([places[other][1] for other in column], tall)[column.index(place)]
+        at = apart([places[other][1] for other in column], tall)[column.index(place)]
         moved = abs(at - y) > tall / 3
         axes.annotate(
             wrapped(labels[place], 40), (x, y), xytext=(x + (right - left) * (0.05 if moved else 0.015), at),
@@ -189,7 +191,7 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
         )  # fmt: skip
 
 
-def _apart(wanted: Sequence[float], least: float) -> list[float]:
+def apart(wanted: Sequence[float], least: float) -> list[float]:
     """The places as near to the wanted ones as they can be with so much between any two, in the same order."""
     order = sorted(range(len(wanted)), key=lambda place: wanted[place])
     found = [wanted[place] for place in order]
@@ -223,16 +225,13 @@ def drawn(
     columns: int = 1,
     height: float | None = None,
     share_x: bool = True,
+    share_y: bool = True,
 ) -> Iterator[tuple[Figure, Any]]:
     """A figure and its axes (one, or a list of panels), titled by what the runs have in common, written to the file."""
     refuse_undrawable(path)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     size = (8.5, height or 4.6) if columns == 1 else (10, height or 1.0 + 2.0 * rows)
-    figure, found = plt.subplots(rows, columns, figsize=size, layout="constrained", sharey=True, sharex=share_x)
+    figure, found = plt.subplots(rows, columns, figsize=size, layout="constrained", sharey=share_y, sharex=share_x)
     panels = [found] if columns == 1 else list(np.ravel(found))
     try:
         yield figure, found if columns == 1 else panels
@@ -242,7 +241,7 @@ def drawn(
             axes.tick_params(labelsize=8)
         figure.suptitle(textwrap.fill(caption(groups), 110), fontsize=10, x=0.01, ha="left")
         foot = 0.24 / size[1]
-        figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))  # type: ignore[union-attr,call-arg]
+        figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))
         figure.text(0.01, foot / 2, note, fontsize=7.5, color=_INK, ha="left", va="center")
         figure.savefig(path, dpi=140)
     finally:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from budgeted import models, streams
 from budgeted.audit import ExecutedOps
+from budgeted.bench.drawing import pyplot
 from budgeted.budget import Ledger, total
 from budgeted.freezing import (
     AdaptivePrefix,
@@ -164,11 +165,7 @@ def write(runs: list[PolicyRun], settings: ComparisonSettings, folder: Path) -> 
 
 
 def _draw(runs: list[PolicyRun], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     full = runs[0]
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     places = np.arange(len(runs))

@@ -24,7 +24,7 @@ from budgeted.runs.folder import CONFIG, RECORDS, read_config
 from budgeted.runs.records import read_records
 from budgeted.runs.statistics import rank
 
-_NOT_SHOWN = ("seed", "data", "download", "settings", "sources")
+_NOT_SHOWN = ("seed", "data", "download", "settings", "sources", "usual")
 
 
 class _Pool:

@@ -7,8 +7,10 @@ evaluate every 500 samples on 200 test images of each class.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from budgeted.runs.config import RunConfig
 
@@ -21,6 +23,10 @@ class Recipe:
     runs: tuple[RunConfig, ...]
     prices: Callable[[tuple[RunConfig, ...]], Iterable[str]] | None = None
     """what is said of runs that are too large to be begun by mistake, before they start"""
+    measures: Callable[[Path, Path | None], Path] | None = None
+    """instead of runs: makes a record below the first folder from data in the second, and says where it is"""
+    command: tuple[str, ...] = ()
+    """instead of runs: a calculation, as it is typed after `budgeted`"""
 
 
 def cpu(method: str, stream: str = "gaussian", *, settings: Mapping[str, str] | None = None) -> RunConfig:
@@ -49,6 +55,14 @@ def over_seeds(configs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunC
     return tuple(replace(config, seed=seed) for seed in seeds for config in configs)
 
 
+def at_seeds(runs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunConfig, ...]:
+    """The same experiment over other seeds, its own or more; its own if none is given."""
+    if not seeds:
+        return tuple(runs)
+    without = {json.dumps(replace(run, seed=0).to_json(), sort_keys=True): run for run in runs}
+    return over_seeds(list(without.values()), list(dict.fromkeys(seeds)))
+
+
 def balanced(config: RunConfig) -> RunConfig:
     """With every class replayed as often as every other."""
     return replace(config, retrieval="class-balanced")
@@ -61,3 +75,13 @@ EQUAL_COMPUTE = "19.83TFLOP"
 def at_equal_compute(config: RunConfig) -> RunConfig:
     """As many iterations as EQUAL_COMPUTE pays for, with everything the method executes; savings are spent."""
     return replace(config, iterations=None, compute=EQUAL_COMPUTE, spend_savings=True)
+
+
+def at_compute(config: RunConfig, share: float) -> RunConfig:
+    """The same with a share of EQUAL_COMPUTE, or a multiple of it."""
+    whole = float(EQUAL_COMPUTE.removesuffix("TFLOP"))
+    return replace(at_equal_compute(config), compute=f"{share * whole:g}TFLOP")
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, str]) -> RunConfig:
+    return replace(config, settings={**config.settings, **settings})

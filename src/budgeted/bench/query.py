@@ -62,7 +62,7 @@ def look(folders: Sequence[Path]) -> Found:
 def row(run: RunResult) -> dict[str, Any]:
     """One run as a flat row: its configuration, its settings by name, and what came of it."""
     config, summary = run.config, run.summary
-    flat = {key: value for key, value in config.items() if key not in ("settings", "sources")}
+    flat = {key: value for key, value in config.items() if key not in ("settings", "sources", "usual")}
     flat |= dict(config.get("settings") or {})
     flat |= {key: summary.get(key) for key in RESULTS}
     flat |= {"spent_paper": summary["spent"]["paper"], "spent_real": summary["spent"]["real"]}

@@ -9,9 +9,13 @@ from pathlib import Path
 
 from budgeted.bench.bongard_recipes import KINDS, drawn_questions, paper_prices, paper_questions
 from budgeted.bench.bongard_recipes import POLICIES as DRAWN_POLICIES
-from budgeted.bench.fair import FROM_RATES, recipe_from, unrated
+from budgeted.bench.fair import FROM_RATES, chosen_rates, unrated
+from budgeted.bench.measured import measured_recipes
+from budgeted.bench.paper_recipes import key, paper_recipes
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
-from budgeted.errors import UnknownName
+from budgeted.bench.win_recipes import FROM_WIN_RATES, WIN
+from budgeted.errors import BudgetedError, UnknownName
+from budgeted.registry import load
 from budgeted.runs.config import RunConfig
 
 COMPONENTS = ("vanilla", "al", "sar", "al-sar")
@@ -316,17 +320,31 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "datasets": on_datasets,
     **unrated(),
     "screening": screened_parts,
+    **WIN,
     "bongard-drawn": bongard_drawn,
     "bongard-hoi": lambda: bongard_paper("bongard-hoi", "Bongard-HOI"),
     "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld", "?items=every"),
     "codecs-5000": partial(codecs_on, 5_000, (1, 2, 3)),
     "codecs-10000": partial(codecs_on, 10_000, (1, 2)),
     "codecs-50000": partial(codecs_on, 50_000, (1,)),
+    **paper_recipes(),
+    **measured_recipes(),
 }
 
 
 def recipe(name: str, out: Path | None = None) -> Recipe:
-    """By its name; one that is made from records of others finds them among the runs in `out`."""
+    """By its name (`Table 4` is `table-4`), or a user's own as FILE.py:NAME: a `Recipe`, or a function that makes one.
+    One that is made from records of others finds them among the runs in `out`."""
+    if ":" in name:
+        found = load(name)
+        found = found() if callable(found) else found
+        if not isinstance(found, Recipe):
+            raise BudgetedError(f"{name} is no recipe: give a Recipe of budgeted.bench.protocols, or what makes one")
+        return found
+    name = key(name)
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)
-    return recipe_from(name, out) if out is not None and name in FROM_RATES else RECIPES[name]()
+    for choosing, made in {"choose-rate": FROM_RATES, "win-rates": FROM_WIN_RATES}.items():
+        if out is not None and name in made:
+            return made[name](chosen_rates(RECIPES[choosing](), choosing, out))
+    return RECIPES[name]()

@@ -13,14 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from budgeted.bench import seed_tests
+from budgeted.bench.budget_curves import draw_bytes_curves, draw_compute_curves, draw_forgetting_curves, draw_spent
 from budgeted.bench.figures import draw_against_bytes, draw_against_compute, draw_dots, draw_over_stream
+from budgeted.bench.measured import RECORD, findings
+from budgeted.bench.measured_figures import draw_measured
 from budgeted.bench.published_accuracy import printed_for, printed_row
 from budgeted.bench.query import Found, Section, sections
 from budgeted.bench.table import COLUMNS, Group, RunResult, as_csv, cells, legend, one_seed
 from budgeted.bench.table_formats import caption, latex
 from budgeted.bench.where_it_went import draw_bytes, draw_compute, draw_frozen
 from budgeted.errors import BudgetedError
-from budgeted.learner.files import replace_file
+from budgeted.learner.files import read_json, replace_file
 from budgeted.runs.statistics import format_mean_sd, summarise
 
 FIGURES: dict[str, tuple[str, Callable[[Sequence[Group], Path], bool | None]]] = {
@@ -28,6 +31,10 @@ FIGURES: dict[str, tuple[str, Callable[[Sequence[Group], Path], bool | None]]] =
     "dots": ("A_AUC and A_last with their intervals", draw_dots),
     "compute": ("A_AUC against compute", draw_against_compute),
     "bytes": ("A_AUC against bytes", draw_against_bytes),
+    "compute-curves": ("A_AUC and A_last over compute, executed and allowed", draw_compute_curves),
+    "bytes-curves": ("A_AUC and A_last over bytes, kept and allowed", draw_bytes_curves),
+    "forgetting-curves": ("Forgetting over compute, executed and allowed", draw_forgetting_curves),
+    "spent": ("Compute over the stream", draw_spent),
     "frozen": ("Which blocks rested when", draw_frozen),
     "compute-by-purpose": ("Where the compute went", draw_compute),
     "bytes-by-item": ("Where the bytes went", draw_bytes),
@@ -58,7 +65,8 @@ def write_report(
     said: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Write everything; `figures` is svg, pdf, png or none."""
-    if not runs:
+    records = sorted({path.resolve(): path for folder in folders for path in folder.rglob(RECORD)}.values())
+    if not runs and not records:
         raise BudgetedError("there is no finished run to report: finish one, or ask for other conditions")
     parts = sections(runs, folders)
     left_out = [*found.unreadable, *(f"{path}: not finished" for path in found.unfinished)]
@@ -92,10 +100,29 @@ def write_report(
         body = "\n".join(_section(part, ddof, fixed, tests))
         write(f"{part.name}/table.md", body + "\n")
         pages.append("\n\n".join([body, *drawn]))
+    for path in records:
+        record = read_json(path)
+        said(record["measured"])
+        name = path.parent.name
+        (out / name).mkdir(exist_ok=True)
+        drawn_here = draw_measured(record, out / name, figures) if figures != "none" else []
+        files += [file for _, file in drawn_here]
+        pages.append(
+            "\n\n".join([
+                f"## {record['measured']} of the paper, measured ({name})",
+                "\n".join(f"- {line}" for line in findings(record)),
+                f"Made with {_settings(record['settings'])}.",
+                *(f"![{title}: {name}]({name}/{file.name})" for title, file in drawn_here),
+            ])
+        )  # fmt: skip
     if left_out:
         pages.append("## Left out\n\n" + "\n".join(f"- {line}" for line in left_out))
     write("report.md", "\n\n".join(pages) + "\n")
     return Report(out, tuple(parts), tuple(files), tuple(left_out))
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
 
 
 def _opening(parts: Sequence[Section], left_out: Sequence[str], command: str) -> str:

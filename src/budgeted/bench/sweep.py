@@ -1,24 +1,23 @@
 """Run a recipe: each run in a process of its own, several at a time; what is finished stays, what was cut off goes on.
 
 A run is known by its configuration, not by the name of its folder, so recipes that share a run share its folder.
+Processes are of this machine or of a cluster (`places_of_work`); the folders, which all of them see, hold everything
+that has to last.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
-import subprocess
-import sys
-import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from budgeted.bench.places_of_work import LocalProcesses, PlaceOfWork
 from budgeted.bench.worker import TAKEN, order
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import read_bytes, read_json, replace_file, write_json
@@ -39,6 +38,8 @@ from budgeted.runs.records import MOST_RECORDS
 
 log = logging.getLogger("budgeted")
 _LOOK_EVERY = 0.5  # seconds between two looks at a run that another process is at
+MOST_LOSSES = 3
+"""times that a run is begun again after its process or its node was lost"""
 State = Literal["finished", "interrupted", "missing"]
 # Of no consequence to what a run finds.
 _ASIDE = ("data", "download", "checkpoint_every", "keep_checkpoints")
@@ -62,7 +63,7 @@ def places(runs: Sequence[RunConfig], out: Path) -> list[Place]:
     """Every run of a recipe, with the folder under `out` that already holds it, or a new name."""
     known = {identity(_config_in(path.parent)): path.parent for path in sorted(out.rglob(CONFIG))}
     found = []
-    for config in runs:
+    for config in (run.with_sources().with_usual() for run in runs):
         folder = known.get(identity(config.to_json()))
         if folder is None:
             found.append(Place(config, out / _name(config), "missing"))
@@ -82,18 +83,24 @@ def _name(config: RunConfig) -> str:
 
 
 def sweep(
-    runs: Sequence[RunConfig], out: Path, data: str | None, workers: int, *, accept_other_arithmetic: bool = False
+    runs: Sequence[RunConfig],
+    out: Path,
+    data: str | None,
+    workers: int | PlaceOfWork,
+    *,
+    accept_other_arithmetic: bool = False,
 ) -> Generator[tuple[Place, str | None], None, None]:
     """Run what is not finished; yields each run as it ends, with the error that ended it or None.
 
-    A run that another process is at is waited for, and counts as finished when that process finishes it.
+    workers: how many processes of this machine, or another place of work. A run that another process is at is waited
+    for, and counts as finished when that process finishes it.
     """
-    if workers < 1:
+    if isinstance(workers, int) and workers < 1:
         raise BudgetedError(f"--workers must be 1 or more, got {workers}")
     out.mkdir(parents=True, exist_ok=True)
     waiting = [place for place in places(runs, out) if place.state != "finished"]
-    started = _Started()
-    with ThreadPoolExecutor(min(workers, max(1, len(waiting)))) as pool:
+    started = LocalProcesses(workers) if isinstance(workers, int) else workers
+    with ThreadPoolExecutor(max(1, started.at_a_time(len(waiting)))) as pool:
         futures = {pool.submit(_execute, place, data, started, accept_other_arithmetic): place for place in waiting}
         try:
             for future in as_completed(futures):
@@ -103,48 +110,8 @@ def sweep(
             started.stop()
 
 
-class _Started:
-    """The processes at work; once stopped, none is started any more."""
-
-    def __init__(self) -> None:
-        self.stopped = threading.Event()
-        self._lock = threading.Lock()
-        self._processes: set[subprocess.Popen[str]] = set()
-
-    def run(self, order: str, threads: int) -> tuple[int, str]:
-        """One process from its start to its end: its exit code and the last line of its error stream."""
-        command = [sys.executable, "-m", "budgeted.bench.worker"]
-        # One thread a process: more would only get in each other's way.
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-        with self._lock:
-            if self.stopped.is_set():
-                return 1, "stopped"
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                env=environment, errors="replace",
-            )  # fmt: skip
-            self._processes.add(process)
-        assert process.stdin is not None
-        assert process.stderr is not None
-        with process:  # its standard input stays open until it has ended: by it it knows that this process lives
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(order)
-                process.stdin.flush()
-            errors = process.stderr.read()
-            code = process.wait()
-        with self._lock:
-            self._processes.discard(process)
-        return code, (errors.strip().splitlines() or [f"ended with code {code}"])[-1]
-
-    def stop(self) -> None:
-        with self._lock:
-            self.stopped.set()
-            for process in self._processes:
-                process.terminate()
-
-
-def _execute(place: Place, data: str | None, started: _Started, accept: bool) -> str | None:
-    folder, said = RunFolder(place.folder), False
+def _execute(place: Place, data: str | None, started: PlaceOfWork, accept: bool) -> str | None:
+    folder, said, losses = RunFolder(place.folder), False, 0
     while True:
         if os.path.lexists(place.folder / SUMMARY):
             return None  # another process has finished it
@@ -157,10 +124,13 @@ def _execute(place: Place, data: str | None, started: _Started, accept: bool) ->
             continue
         begun = os.path.lexists(place.folder / CONFIG)
         config = None if begun else replace(place.config, data=data).to_json()
-        code, error = started.run(order(config, place.folder, accept), place.config.threads)
+        code, error = started.run(order(config, place.folder.resolve(), accept), place.config)
         if code == 0:
             return None
-        if code != TAKEN:  # taken: another sweep was quicker
+        if code < 0 and losses < MOST_LOSSES and not started.stopped.is_set():
+            losses += 1
+            log.warning("%s: lost (%s), goes on elsewhere", place.folder.name, error)
+        elif code != TAKEN:  # taken: another sweep was quicker
             return error
         if started.stopped.wait(_LOOK_EVERY):
             return "stopped"

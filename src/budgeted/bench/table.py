@@ -30,7 +30,7 @@ from budgeted.runs.statistics import (
 )
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints", "decode_threads",
-                     "eval_beside"}  # fmt: skip
+                     "eval_beside", "usual"}  # fmt: skip
 COLUMNS = (
     "method",
     "seeds",
@@ -99,8 +99,11 @@ def find_runs(folders: Sequence[Path]) -> list[RunResult]:
         places = [folder] if (folder / CONFIG).exists() else sorted(path.parent for path in folder.rglob(CONFIG))
         finished = [place for place in places if (place / SUMMARY).exists()]
         if not finished:
-            state = "holds no finished run" if places else "holds no run"
-            raise BudgetedError(f"{folder} {state}: finish one with `budgeted run --resume`, or give another folder")
+            if not places:
+                raise BudgetedError(f"{folder} holds no run: make one with `budgeted run`, or give another folder")
+            raise BudgetedError(
+                f"{folder} holds no finished run: finish one with `budgeted run --resume`, or give another folder"
+            )
         known = {run.path.resolve() for run in found}
         found += [RunResult(place, read_summary(place / SUMMARY)) for place in finished if place.resolve() not in known]
     return found

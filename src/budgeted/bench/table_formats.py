@@ -57,7 +57,7 @@ def _tests(found: Sequence[Test], against: str | None) -> Table:
     """Differences of A_AUC in points, with what either test says, and how many seeds it would take to tell."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), title_justify="left")
     table.title = f"A_AUC, {found[0].one if against is None else 'each'} against {against or 'each'}"
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for name in ("points", "p Welch", "p paired", "95 % by seed", "seeds to tell"):
         table.add_column(name, justify="right", no_wrap=True)
     for test in found:

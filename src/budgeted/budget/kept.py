@@ -26,6 +26,17 @@ from budgeted.errors import BudgetedError
 _PLAIN = "plain"  # the entry of a state that holds everything which is no tensor, as JSON
 
 
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a part inside a larger one."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `prefixed` gave, taken out of a larger state."""
+    prefix = f"{prefix}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 class Keeps:
     """A part that names in `kept` what it keeps between steps; those of its bases are kept as well."""
 
@@ -49,10 +60,10 @@ class Keeps:
             value = getattr(self, name)
             if isinstance(value, Keeps):
                 plain[name], own = value.written()
-                tensors |= {f"{name}.{key}": tensor for key, tensor in own.items()}
+                tensors |= prefixed(name, own)
             elif _is_tensors(value):
                 plain[name] = sorted(value)  # also which there are
-                tensors |= {f"{name}.{key}": tensor for key, tensor in value.items()}
+                tensors |= prefixed(name, value)
             elif isinstance(value, Tensor):
                 tensors[name] = value
             elif isinstance(value, np.ndarray):
@@ -69,9 +80,7 @@ class Keeps:
         for name in self.kept_names():
             value = getattr(self, name)
             if isinstance(value, Keeps):
-                prefix = f"{name}."
-                own = {key.removeprefix(prefix): found for key, found in tensors.items() if key.startswith(prefix)}
-                value.load_written(plain[name], own, device)
+                value.load_written(plain[name], without_prefix(name, tensors), device)
             elif isinstance(value, np.random.Generator):
                 value.bit_generator.state = plain[name]
             elif isinstance(value, np.ndarray):

@@ -35,13 +35,6 @@ class BlockPrices:
     def total(self) -> Cost:
         return total(self.forward) + total(self.backward)
 
-    def per_sample(self) -> BlockPrices:
-        """Divided by the batch; parameter-sized work is shared out, so round numbers come at batch 1."""
-        if self.batch == 1:
-            return self
-        share = lambda cost: Cost(cost.paper // self.batch, cost.real // self.batch)  # noqa: E731
-        return BlockPrices(tuple(map(share, self.forward)), tuple(map(share, self.backward)), 1)
-
 
 @dataclass(slots=True)
 class Pricer:

@@ -31,7 +31,7 @@ COMMANDS = {
     "demo": "demo:Demo",
 }
 """name of the command: file and class; in the order of the help"""
-ABOUT = "Train on a stream inside a hard budget of compute and bytes, and show what was spent."
+ABOUT = "Train on a stream inside a hard budget of compute and bytes; see what it spent."
 
 
 class Command(Protocol):
@@ -41,7 +41,7 @@ class Command(Protocol):
 def read(given: Sequence[str]) -> Command:
     """The command that a command line asks for, with its settings."""
     name, rest = (given[0], list(given[1:])) if given else ("", [])
-    if name in ("-h", "--help"):
+    if name in ("-h", "--help", "help"):
         print(overview())
         raise SystemExit(0)
     if name not in COMMANDS:
@@ -64,7 +64,7 @@ def overview() -> str:
             "commands:",
             *lines,
             "",
-            "`budgeted COMMAND --help` shows the options of one; `budgeted --version` the version.",
+            "`budgeted COMMAND --help` shows its options, `budgeted --version` the version.",
         ]
     )
 

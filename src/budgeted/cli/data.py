@@ -18,7 +18,7 @@ from tyro.conf import Positional, arg
 from budgeted import streams
 from budgeted.budget import format_bytes
 from budgeted.errors import BudgetedError
-from budgeted.streams.bongard import Pictures, facts, task_starts
+from budgeted.streams.bongard import Pictures, facts_of, task_starts
 from budgeted.streams.bongard.sets import PUBLISHED, Published
 from budgeted.streams.check import check, check_files
 from budgeted.streams.entry import Entry, split_options
@@ -161,7 +161,7 @@ class Data:
         except streams.DataMissing as missing:
             remedy = find(f"{published.name}-pn").by_hand
             raise BudgetedError(f"{published.name} is not in {self._folder} (looked for {missing}): {remedy}") from None
-        found, starts = facts(*parts), task_starts(parts[0])
+        found, starts = facts_of(*parts), task_starts(parts[0])
         pictures = Pictures(published.folder(self._folder))
         absent = len(pictures.missing([problem for part in parts for problem in part]))
         if self.json:

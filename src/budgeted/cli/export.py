@@ -34,7 +34,7 @@ class Export:
     def run_(self) -> None:
         out = self.out or self.run / f"export-{self.format}"
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BudgetedError(f"{out} is there already and not empty: choose another folder")
+            raise BudgetedError(f"{out} is there already and not empty: choose another folder with --out")
         found = trained(self.run)
         more = {"model": found.config.network, "run": found.config.to_json()}
         for path in export(found.learner, out / "model", self.format, names=found.names, more=more):

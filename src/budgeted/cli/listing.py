@@ -19,6 +19,7 @@ from rich.table import Table
 from tyro.conf import Positional, arg
 
 from budgeted.cli.console import wide_console
+from budgeted.errors import BudgetedError
 
 What = Literal[
     "methods", "datasets", "models", "freezing", "retrieval", "selection", "codecs", "problems", "streams", "recipes"
@@ -33,9 +34,15 @@ class List:
     """What to list: methods, datasets, models, freezing, retrieval, selection, codecs, problems, streams or recipes."""
     json: bool = False
     """Print JSON for a script."""
+    hours: bool = False
+    """With recipes: how long each would take one core of this machine, whose speed is measured first."""
 
     def run_(self) -> None:
         rows = _known(self.what)
+        if self.what == "recipes":
+            rows = _with_costs(rows, self.hours, self.json)
+        elif self.hours:
+            raise BudgetedError("--hours is for `budgeted list recipes`")
         if self.json:
             print(json.dumps(rows, indent=1))
             return
@@ -44,7 +51,14 @@ class List:
             table.add_column(column)
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
-        wide_console().print(table)
+        console = wide_console()
+        console.print(table)
+        if self.what == "datasets":
+            console.print(
+                "your own: folder:PATH, manifest:FILE, wds:PATTERN, hf:NAME, FILE.npz, FILE.py:NAME", highlight=False
+            )
+        elif self.what in _GROUPS:
+            console.print("your own: FILE.py:NAME or package.module:NAME", highlight=False)
 
 
 Rows = list[dict[str, Any]]
@@ -144,6 +158,49 @@ def _recipes() -> Rows:
     return [{"name": name, "runs": len(each.runs), "question": each.question} for name, each in recipes.items()]
 
 
+COSTS = "recipe_costs.json"
+"""Operations of each recipe's runs, which takes minutes to find out; written with the lists."""
+
+
+def _with_costs(rows: Rows, hours: bool, exact: bool) -> Rows:
+    """A column of the compute that each recipe takes at most, evaluations included, and one of hours if asked."""
+    costs = json.loads((files(__package__) / COSTS).read_text(encoding="utf-8"))
+    speed = 0.0
+    if hours:
+        from budgeted.bench.recipe_costs import rate
+
+        speed = rate()
+    found: Rows = []
+    for row in rows:
+        cost = costs.get(row["name"])
+        known: dict[str, Any] = {"FLOP, at most": cost if exact else _compute(cost)}
+        if hours:
+            known["hours here"] = None if cost is None else round(cost / speed / 3600, 1 if cost / speed > 3600 else 2)
+        question = row["question"]
+        found.append({**{key: row[key] for key in ("name", "runs")}, **known, "question": question})
+    return found
+
+
+def _compute(cost: int | None) -> str:
+    """Without torch: thousands of operations by their letter."""
+    if cost is None:
+        return ""
+    unit, letter = next(((unit, letter) for unit, letter in _LETTERS if cost >= unit), (1, ""))
+    return f"{cost / unit:.3g}{letter}"
+
+
+_LETTERS = ((10**18, "E"), (10**15, "P"), (10**12, "T"), (10**9, "G"))
+
+
+def _recipe_costs() -> dict[str, int]:
+    """Of recipes all of whose runs can be priced."""
+    from budgeted.bench.recipe_costs import cost_of
+    from budgeted.bench.recipes import RECIPES
+
+    costs = {name: cost_of(make().runs) for name, make in RECIPES.items()}
+    return {name: cost.total for name, cost in costs.items() if cost.runs and not cost.unpriced}
+
+
 def _first_line(text: str | None) -> str:
     return (text or "").strip().splitlines()[0]
 
@@ -165,3 +222,4 @@ _ROWS: dict[str, Callable[[], Rows]] = {
 if __name__ == "__main__":
     everything = {what: made(what) for what in get_args(What)}
     Path(__file__).with_name(LISTS).write_text(json.dumps(everything, indent=1, ensure_ascii=False) + "\n")
+    Path(__file__).with_name(COSTS).write_text(json.dumps(_recipe_costs(), indent=1) + "\n")

@@ -11,6 +11,12 @@ from typing import TypeVar
 from budgeted.errors import BudgetedError
 
 T = TypeVar("T")
+_ELSEWHERE = {
+    "--epochs": "a stream is gone through once, --iterations is the number of steps for each sample",
+    **dict.fromkeys(("--lr", "--learning-rate"), "it is a setting, --set learner.learning_rate=VALUE"),
+    **dict.fromkeys(("--optimizer", "--optim"), "it is a setting, --set learner.optimizer=NAME"),
+    **dict.fromkeys(("--momentum", "--weight-decay", "--schedule"), "it is a setting, --set learner.NAME=VALUE"),
+}
 _EDGES = " │|╭╮╰╯"
 _RULE = re.compile(r"[─-]{3,}")
 
@@ -29,7 +35,16 @@ def parsed(parse: Callable[[], T], given: Sequence[str], commands: Sequence[str]
         if not end.code:  # --help
             raise
         command = f"budgeted {given[0]}" if given and given[0] in commands else "budgeted"
-        raise BadCommand(f"{_in_one_line(said.getvalue())}: see `{command} --help`") from None
+        raise BadCommand(f"{_in_one_line(said.getvalue())}{_expected(given)}: see `{command} --help`") from None
+
+
+def _expected(given: Sequence[str]) -> str:
+    """What people expect among the flags of a run, and find elsewhere."""
+    for flag in given:
+        name = flag.partition("=")[0]
+        if name in _ELSEWHERE:
+            return f": {_ELSEWHERE[name]}"
+    return ""
 
 
 def _in_one_line(box: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,11 +13,12 @@ from tyro.conf import UseAppendAction, arg
 from budgeted import streams
 from budgeted.budget import Cost, format_bytes, format_compute, total
 from budgeted.cli.console import wide_console
+from budgeted.cli.recommend import recommend_for
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
 from budgeted.runs.config import RunConfig
 from budgeted.runs.plan import Plan as LearnerPlan
-from budgeted.runs.plan import make_plan, varying
+from budgeted.runs.plan import make_plan
 from budgeted.runs.run import DEFAULT_SLOTS
 
 
@@ -27,7 +27,7 @@ class PlanCommand:
     """Print what a budget buys: slots, bytes by item, compute by item under both rules, iterations, predicted time.
 
     Example: budgeted plan --method al-sar --dataset cifar10 --model resnet32 --memory 7998016B --iterations 1
-    --rule paper
+    --rule paper. What to take for a budget: budgeted plan --recommend --memory 5MB --compute 40TFLOP --limit 10000
     """
 
     method: str = "al-sar"
@@ -68,10 +68,14 @@ class PlanCommand:
     """Any other setting."""
     measure: bool = True
     """Run nothing: leave out the predicted time, and what the method runs beside a plain step."""
+    recommend: bool = False
+    """Say what to take for --memory and --compute: network, codec, batch, settings, from what our own runs came to."""
     json: bool = False
     """Print JSON for a script."""
 
     def run_(self) -> None:
+        if self.recommend:
+            return recommend_for(self)
         info = streams.info(self.dataset)
         config = RunConfig(
             method=self.method,
@@ -91,9 +95,8 @@ class PlanCommand:
             limit=self.limit,
             settings=with_pairs({}, self.set),
         )
-        method = config.build_method()
         plan = make_plan(
-            method,
+            config.build_method(),
             info,
             config.network,
             settings=config.build_settings(info.flips, info.problem),
@@ -106,22 +109,21 @@ class PlanCommand:
             eval_every=self.eval_every,
             problem=config.problem,
             measure=self.measure,
-            dataset=self._data_if_there() if varying(method) else None,
+            dataset=self._data_if_there,
         )
         if self.json:
             print(json.dumps(_as_json(plan), indent=1))
         else:
             _print(plan)
 
-    def _data_if_there(self) -> Callable[[], streams.Dataset] | None:
+    def _data_if_there(self) -> streams.Dataset | None:
         """Pictures to estimate slots from; without them a plan says that it does not know."""
         try:
-            found = streams.load(self.dataset, self.data, test=False)
+            return streams.load(self.dataset, self.data, test=False)
         except BudgetedError:
             if self.data is not None:
                 raise
             return None
-        return lambda: found
 
 
 def _as_json(plan: LearnerPlan) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from budgeted.budget import format_bytes, format_compute
 from budgeted.cli.output import Forgiving
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
-from budgeted.learner.events import Listener, csv_file, tensorboard
+from budgeted.learner.events import Listener, csv_file, tensorboard, tracker_of
 from budgeted.methods import METHODS
 from budgeted.registry import short
 from budgeted.runs import run as runs
@@ -59,8 +59,8 @@ class RunCommand:
     json: bool = False
     """Print the summary as JSON for a script, and no progress."""
     events: Path | None = None
-    """Where to write what happens (new class, evaluation, budget half spent, checkpoint): FILE.csv, or a folder of
-    TensorBoard files (pip install 'budgeted[tensorboard]')."""
+    """Where to write what happens (new class, evaluation, budget half spent, checkpoint): FILE.csv, a folder of
+    TensorBoard files (pip install 'budgeted[tensorboard]'), or trackio:PROJECT or wandb:PROJECT."""
 
     def run_(self) -> None:
         shown = _Shown(quiet=self.json)
@@ -74,7 +74,7 @@ class RunCommand:
         if self.resume is not None:
             if self.run != RunConfig() or self.set or self.out or self.config:
                 raise BudgetedError("--resume takes everything from the run's folder: leave the other flags out")
-            accept, told = self.accept_other_arithmetic, self._listeners()
+            accept, told = self.accept_other_arithmetic, self._listeners({"resumed": str(self.resume)})
             return runs.resume(self.resume, shown.report, told, accept_other_arithmetic=accept), self.resume
         if self.accept_other_arithmetic:
             raise BudgetedError("--accept-other-arithmetic is for a run that goes on: give --resume FOLDER with it")
@@ -82,11 +82,13 @@ class RunCommand:
         family, method = METHODS.apart(config.method)
         name = f"{family}{short(method)}-{streams.short_name(config.dataset)}-{config.stream}-{config.seed}"
         path = self.out or Path("runs") / name
-        return runs.start(config, path, shown.report, self._listeners()), path
+        return runs.start(config, path, shown.report, self._listeners(config.to_json())), path
 
-    def _listeners(self) -> list[Listener]:
+    def _listeners(self, config: dict[str, Any]) -> list[Listener]:
         if self.events is None:
             return []
+        if (tracked := tracker_of(str(self.events), config)) is not None:
+            return [tracked]
         return [csv_file(self.events) if self.events.suffix == ".csv" else tensorboard(self.events)]
 
 

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from rich.console import Console
+from rich.live import Live
 from tyro.conf import Positional, arg
 
+from budgeted.bench.measured import findings
+from budgeted.bench.on_ray import RayTasks
+from budgeted.bench.protocols import Recipe, at_seeds
+from budgeted.bench.recipe_costs import cost_of, rate
 from budgeted.bench.recipes import recipe
-from budgeted.bench.sweep import export, places, sweep
+from budgeted.bench.sweep import Place, export, places, sweep
+from budgeted.bench.sweep_table import SweepTable
 from budgeted.bench.table import find_runs, group_runs, markdown
+from budgeted.cli.commands import read
 from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError
+from budgeted.learner.files import read_json
+from budgeted.runs.config import RunConfig
+
+LOCAL = "local"
 
 
 @dataclass(frozen=True)
@@ -26,15 +40,19 @@ class Sweep:
     """
 
     recipe: Annotated[Positional[str], arg(metavar="RECIPE")]
-    """Which experiment: see `budgeted list recipes`."""
+    """Which experiment: see `budgeted list recipes`; your own as FILE.py:NAME."""
     out: Path = Path("runs")
-    """Folder that holds the runs of all recipes."""
+    """Folder that holds the runs of all recipes; on a path that all nodes share, if there are several."""
     data: Path | None = None
     """Folder with the data sets; the user's cache folder if not given."""
+    on: str = LOCAL
+    """Where runs are executed: local, ray (the cluster of this machine), or a cluster's address as HOST:PORT."""
     workers: int = 1
-    """Runs at a time, each in a process with one thread."""
+    """Runs at a time, each in a process with one thread; on Ray, as many as it has cores for."""
     seeds: tuple[int, ...] = ()
-    """Only these seeds of the recipe."""
+    """These seeds instead of the recipe's own; what is finished of them stays."""
+    part: str = "1/1"
+    """Only the Ith of N parts of the runs, as I/N: for a job array, whose jobs share one folder."""
     show: bool = False
     """Run nothing: say what is finished and print the table of it."""
     accept_other_arithmetic: bool = False
@@ -44,25 +62,15 @@ class Sweep:
 
     def run_(self) -> None:
         chosen = recipe(self.recipe, self.out)
-        runs = [run for run in chosen.runs if not self.seeds or run.seed in self.seeds]
-        if not runs:
-            known = sorted({run.seed for run in chosen.runs})
-            raise BudgetedError(f"recipe {self.recipe!r} has no seed among {self.seeds}: it has {known}")
+        runs = part_of(at_seeds(chosen.runs, self.seeds), self.part)
         shown = Forgiving()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=shown)
         print(chosen.question, file=shown)
-        if chosen.prices is not None and not self.show:
-            for line in chosen.prices(chosen.runs):
-                print(line, file=shown)
-        failed = 0
+        if not chosen.runs:
+            return self._instead(chosen, shown)
         if not self.show:
-            data = None if self.data is None else str(self.data)
-            accept = self.accept_other_arithmetic
-            ended = sweep(runs, self.out, data, self.workers, accept_other_arithmetic=accept)
-            with contextlib.closing(ended):  # whatever ends this ends the runs
-                for place, error in ended:
-                    failed += error is not None
-                    print(f"{place.folder.name}: {error or 'finished'}", file=shown)
+            self._say_cost(chosen, runs, shown)
+        failed = [] if self.show else self._sweep(runs, shown)
         found = places(runs, self.out)
         states = Counter(place.state for place in found)
         print(", ".join(f"{count} {state}" for state, count in sorted(states.items())), file=shown)
@@ -72,4 +80,69 @@ class Sweep:
         if self.export is not None:
             print(f"{export(found, self.export)} runs copied to {self.export}", file=shown)
         if failed:
-            raise BudgetedError(f"{failed} runs failed: mend the cause and call the same command again")
+            for line in failed:
+                print(f"failed: {line}", file=shown)
+            raise BudgetedError(f"{len(failed)} runs failed: mend the cause and call the same command again")
+
+    def _instead(self, chosen: Recipe, shown: Forgiving) -> None:
+        """A measurement or a calculation: no runs, and nothing to be shared out."""
+        if self.show:
+            print("this is no set of runs: nothing to show before it is made", file=shown)
+        elif chosen.command:
+            read(chosen.command).run_()
+        elif chosen.measures is not None:
+            path = chosen.measures(self.out, self.data)
+            for line in findings(read_json(path)):
+                print(line)
+            print(f"{path}: `budgeted report {self.out}` draws it", file=shown)
+        else:
+            raise BudgetedError(f"recipe {self.recipe!r} has no runs")
+
+    def _say_cost(self, chosen: Recipe, runs: Sequence[RunConfig], shown: Forgiving) -> None:
+        """What is ahead, before it starts."""
+        ahead = [place.config for place in places(runs, self.out) if place.state != "finished"]
+        if chosen.prices is not None:
+            for line in chosen.prices(chosen.runs):
+                print(line, file=shown)
+        elif ahead:
+            print(cost_of(ahead).said(rate()), file=shown)
+
+    def _sweep(self, runs: Sequence[RunConfig], shown: Forgiving) -> list[str]:
+        """Run them; what failed, and why."""
+        workers = self.workers if self.on == LOCAL else RayTasks(self.on)
+        # as every node has to find it
+        data = None if self.data is None else str(self.data if self.on == LOCAL else self.data.resolve())
+        failed = []
+        ended = sweep(runs, self.out, data, workers, accept_other_arithmetic=self.accept_other_arithmetic)
+        # whatever ends this ends the runs
+        with contextlib.closing(ended), _told(places(runs, self.out), shown) as tell:
+            for place, error in ended:
+                tell(place, error)
+                if error is not None:
+                    failed.append(f"{place.folder.name}: {error}")
+        return failed
+
+
+@contextlib.contextmanager
+def _told(found: Sequence[Place], shown: Forgiving) -> Iterator[Callable[[Place, str | None], None]]:
+    """On a terminal a table that lives; elsewhere a line for each run that ends."""
+    table = SweepTable(found)
+    if not shown.isatty():
+
+        def tell(place: Place, error: str | None) -> None:
+            table.ended(place, error)
+            print(f"{place.folder.name}: {error or 'finished'} ({table.line(table.seen())})", file=shown)
+
+        yield tell
+        return
+    with Live(table, console=Console(file=shown), refresh_per_second=1):
+        yield table.ended
+
+
+def part_of(runs: Sequence[RunConfig], part: str) -> list[RunConfig]:
+    """Every Nth run from the Ith on."""
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", part)
+    number, of = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 1 <= number <= of:
+        raise BudgetedError(f"--part {part!r} is no part: give I/N with I from 1 to N, as in --part 3/8")
+    return list(runs[number - 1 :: of])

@@ -53,6 +53,8 @@ class Table:
     one, Markdown elsewhere."""
 
     def run_(self) -> None:
+        if not self.folders:
+            raise BudgetedError("give folders of runs, as in `budgeted table runs`")
         for path in (self.csv, self.figure, self.dots, self.tradeoff, self.codecs):
             if path is not None and not path.parent.is_dir():
                 raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")

@@ -29,6 +29,7 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.policies import NO_BLOCKS, FreezingPolicy, StepView
 from budgeted.freezing.renamed import Before
+from budgeted.limits import limited, refuse_outside_limits
 
 Normaliser = Literal["mean_square", "square_of_mean"]
 NORMALISERS = get_args(Normaliser)
@@ -76,9 +77,9 @@ def criterion(
 class AdaptivePrefix(FreezingPolicy):
     """aL: freeze the first n* blocks, n* by the batch freezing criterion."""
 
-    refresh_every: int = 4
+    refresh_every: int = limited(4, "at least 1")
     """m: in every m-th step nothing is frozen and the Fisher traces are refreshed"""
-    ema: float = 0.01
+    ema: float = limited(0.01, "above 0 and at most 1")
     """weight of the newest value in the moving averages (the published code has 0.001)"""
     head_fisher: bool = True
     """whether the head's Fisher trace counts among the information (as in the paper's sums) or not (as in the
@@ -105,10 +106,7 @@ class AdaptivePrefix(FreezingPolicy):
     last: Criterion | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.refresh_every < 1:
-            raise BudgetedError(f"refresh_every must be 1 or more, got {self.refresh_every}")
-        if not 0 < self.ema <= 1:
-            raise BudgetedError(f"ema must lie in (0, 1], got {self.ema}")
+        refuse_outside_limits(self)
         if self.normaliser not in NORMALISERS:
             raise UnknownName("normaliser", str(self.normaliser), NORMALISERS)
 

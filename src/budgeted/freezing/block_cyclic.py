@@ -13,24 +13,23 @@ from typing import ClassVar
 
 from torch import nn
 
-from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.policies import FreezingPolicy, StepView
 from budgeted.freezing.renamed import Before
+from budgeted.limits import limited, refuse_outside_limits
 
 
 @dataclass
 class BlockCyclic(FreezingPolicy):
     """Train one block at a time beside the last one, each for some steps, from the head to the stem and again."""
 
-    every: int = 10
+    every: int = limited(10, "at least 1")
     """steps for which a block has its turn"""
     looks: ClassVar[bool] = False
     _trained: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise BudgetedError(f"every must be 1 or more steps, got {self.every}")
+        refuse_outside_limits(self)
 
     def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:
         super().begin(model, chain, before)

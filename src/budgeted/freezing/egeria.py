@@ -35,23 +35,23 @@ import torch
 from torch import Tensor, nn
 
 from budgeted.budget import BlockPrices, Cost, total
-from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.policies import FreezingPolicy, StepView
 from budgeted.freezing.renamed import Before
+from budgeted.limits import limited, refuse_outside_limits
 
 
 @dataclass
 class Egeria(FreezingPolicy):
     """Freeze the first blocks one by one as they stop moving; thaw all when something moves again."""
 
-    period: int = 10
+    period: int = limited(10, "at least 1")
     """steps between two evaluations, and the age of the reference model"""
-    window: int = 10
+    window: int = limited(10, "at least 2")
     """W: evaluations that are smoothed, that a line is fitted to, and that must be quiet in a row"""
-    tolerance: float = 0.2
+    tolerance: float = limited(0.2, "between 0 and 1")
     """share of the steepest slope within which a block counts as quiet"""
-    thaw: float = 3.0
+    thaw: float = limited(3.0, "above 1")
     """a plasticity so many times the largest of the window is a shift"""
     looks: ClassVar[bool] = False
     watches: ClassVar[bool] = True
@@ -65,14 +65,7 @@ class Egeria(FreezingPolicy):
     _order: list[str] = field(default_factory=list, init=False, repr=False)  # of the blocks, stem first
 
     def __post_init__(self) -> None:
-        for name, fits, wanted in (
-            ("period", self.period >= 1, "1 or more"),
-            ("window", self.window >= 2, "2 or more"),
-            ("tolerance", 0 < self.tolerance < 1, "between 0 and 1"),
-            ("thaw", self.thaw > 1, "above 1"),
-        ):
-            if not fits:
-                raise BudgetedError(f"{name} of egeria must be {wanted}, got {getattr(self, name)}")
+        refuse_outside_limits(self)
         self.values, self.smoothed = deque(maxlen=self.window), deque(maxlen=self.window)
 
     def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:

@@ -44,7 +44,7 @@ from budgeted.freezing.split import Split, Splits
 from budgeted.freezing.step_prices import Forward, StepPrices, cross_entropy_of
 from budgeted.freezing.structure import Structure
 from budgeted.freezing.units import Granularity
-from budgeted.freezing.view import step_view
+from budgeted.freezing.view import Views
 
 BatchNormStatistics = Literal["update", "hold"]
 LossForPrice = Callable[[Any], Tensor] | Literal["graph"] | None
@@ -166,6 +166,7 @@ class LayerFreezing(Keeps):
         self._features = FeatureGradient(model, self.chain.head, self._graph, self.chain.feature_of)
         listening = lambda: self._noted.listening and not self._noted.beside  # noqa: E731
         self._looking = Looking(model, self.chain, listening) if self.policy.watches else None
+        self._views = Views(self._splits, self._features, self._looking, self._ranks, self._criterion_rule)
         self._handles = [model.register_forward_pre_hook(only_for(model, self.note_forward), with_kwargs=True)]
         if self._graph is not None:
             self._handles.append(model.register_forward_hook(only_for(model, self._note_output)))
@@ -429,18 +430,7 @@ class LayerFreezing(Keeps):
     def _backward(
         self, given: Given, value: float, decided: Callable[[Sequence[nn.Parameter]], None] | None
     ) -> FrozenStep:
-        view = step_view(
-            given,
-            self.step,
-            self.share,
-            self._splits,
-            self.prices,
-            self.chain,
-            self._features,
-            self._ranks,
-            self._criterion_rule,
-            self._looking,
-        )
+        view = self._views.of(given, self.step, self.share)
         limited = self.ledger is not None and self.ledger.compute is not None
         before = self.policy.snapshot() if limited else None
         first = self._open is None

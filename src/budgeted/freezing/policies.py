@@ -21,6 +21,7 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.looking import Looking
 from budgeted.freezing.renamed import Before
+from budgeted.limits import limited, refuse_outside_limits
 
 NO_BLOCKS: frozenset[int] = frozenset()
 
@@ -97,11 +98,6 @@ class FreezingPolicy(Keeps, ABC):
         return [*super().kept_names(), *self.per_block]
 
 
-def _at_least_zero(name: str, n: int) -> None:
-    if n < 0:
-        raise BudgetedError(f"{name} must be 0 or more, got {n}")
-
-
 @dataclass(frozen=True)
 class NeverFreeze(FreezingPolicy):
     """Train every block in every step."""
@@ -116,12 +112,12 @@ class NeverFreeze(FreezingPolicy):
 class ConstantPrefix(FreezingPolicy):
     """Freeze the same first blocks in every step (the paper's n=8 is 4 blocks of ResNet-32, n=16 is 9)."""
 
-    n: int = 4
+    n: int = limited(4, "0 or more")
     """blocks to freeze, from the stem on"""
     looks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _at_least_zero("n", self.n)
+        refuse_outside_limits(self)
 
     def decide(self, view: StepView) -> frozenset[int]:
         return view.prefix(self.n)
@@ -131,16 +127,14 @@ class ConstantPrefix(FreezingPolicy):
 class LinearPrefix(FreezingPolicy):
     """Freeze more as the stream goes on: from 0 blocks at its start to n_max at its end, in equal stretches."""
 
-    n_max: int = 8
+    n_max: int = limited(8, "0 or more")
     """blocks frozen at the end"""
-    steps: int | None = None
+    steps: int | None = limited(None, "at least 1")
     """steps over which the ramp rises, where it is not to rise over the stream; it stays at n_max afterwards"""
     looks: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        _at_least_zero("n_max", self.n_max)
-        if self.steps is not None and self.steps < 1:
-            raise BudgetedError(f"steps must be 1 or more, got {self.steps}")
+        refuse_outside_limits(self)
 
     def decide(self, view: StepView) -> frozenset[int]:
         if self.steps is None:
@@ -163,7 +157,7 @@ def part_of_stream(share: float | None, parts: int, policy: str, instead: str) -
 class RandomPrefix(FreezingPolicy):
     """Freeze the first n blocks, n drawn anew in every step from 0 to n_max."""
 
-    n_max: int = 8
+    n_max: int = limited(8, "0 or more")
     """most blocks that may be frozen"""
     seed: int = 0
     """seed of the draws"""
@@ -172,7 +166,7 @@ class RandomPrefix(FreezingPolicy):
     _generator: np.random.Generator = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        _at_least_zero("n_max", self.n_max)
+        refuse_outside_limits(self)
         self._generator = np.random.default_rng(self.seed)
 
     def decide(self, view: StepView) -> frozenset[int]:

@@ -44,23 +44,24 @@ from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.looking import Layer, Looking, layers_of
 from budgeted.freezing.policies import FreezingPolicy, StepView, part_of_stream
 from budgeted.freezing.renamed import Before
+from budgeted.limits import limited, refuse_outside_limits
 
 
 @dataclass
 class TaskCorrelated(FreezingPolicy):
     """Freeze, anywhere in the model, the blocks whose gradient lies most in what they read before (PTLF)."""
 
-    n_max: int = 8
+    n_max: int = limited(8, "0 or more")
     """blocks frozen in the last stretch"""
-    tasks: int = 5
+    tasks: int = limited(5, "at least 2")
     """stretches over which the number rises"""
     stretch: int | None = None
     """steps of a stretch, where each task is not to have an equal share of the stream; they then go on without end"""
-    probe: int = 10
+    probe: int = limited(10, "at least 1")
     """steps at the start of a stretch in which nothing is frozen and the ratio is measured"""
-    rank: int = 16
+    rank: int = limited(16, "at least 1")
     """directions kept per layer"""
-    columns: int = 128
+    columns: int = limited(128, "at least 1")
     """input columns per layer that are taken at the end of a stretch, evenly out of the batch's"""
     looks: ClassVar[bool] = False
     watches: ClassVar[bool] = True
@@ -79,20 +80,9 @@ class TaskCorrelated(FreezingPolicy):
     strengths: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, fits, wanted in (
-            ("n_max", self.n_max >= 0, "0 or more"),
-            ("tasks", self.tasks >= 2, "2 or more"),
-            ("probe", self.probe >= 1, "1 or more"),
-            (
-                "stretch",
-                self.stretch is None or self.stretch > self.probe,
-                f"longer than its probe of {self.probe} steps",
-            ),
-            ("rank", self.rank >= 1, "1 or more"),
-            ("columns", self.columns >= 1, "1 or more"),
-        ):
-            if not fits:
-                raise BudgetedError(f"{name} of ptlf must be {wanted}, got {getattr(self, name)}")
+        refuse_outside_limits(self)
+        if self.stretch is not None and self.stretch <= self.probe:
+            raise BudgetedError(f"stretch must be longer than its probe of {self.probe} steps, got {self.stretch}")
 
     def begin(self, model: nn.Module, chain: BlockChain, before: Before) -> None:
         """Room for a basis per layer; those of layers that stay are kept."""

@@ -29,15 +29,15 @@ class Splits:
     """Works out and remembers how the steps of one model are split."""
 
     def __init__(self, prices: StepPrices, chain: BlockChain, optimizer: OptimizerPrice | None) -> None:
-        self._prices = prices
-        self._chain = chain
+        self.prices = prices
+        self.chain = chain
         self._optimizer = optimizer
         self._known: dict[tuple[Forward, frozenset[int]], Split] = {}
         self.look_again()
 
     def look_again(self) -> None:
         """Parameters were replaced: forget what was worked out."""
-        self.parameters = dict(self._prices.model.named_parameters())
+        self.parameters = dict(self.prices.model.named_parameters())
         self._known.clear()
 
     def of(self, forwards: Sequence[Forward], frozen: frozenset[int]) -> Split:
@@ -64,15 +64,15 @@ class Splits:
         return split
 
     def _work_out(self, forward: Forward, frozen: frozenset[int]) -> Split:
-        if self._prices.chain(forward).blocks != self._chain.blocks:
+        if self.prices.chain(forward).blocks != self.chain.blocks:
             raise NoBlockChain(
                 "this forward has other blocks than the example's (another mode, another branch): "
                 "give LayerFreezing the model and an example as in training"
             )
-        names = self._chain.frozen_parameters(frozen)
-        idle = names | set(self._chain.unused)
+        names = self.chain.frozen_parameters(frozen)
+        idle = names | set(self.chain.unused)
         trained = [p for name, p in self.parameters.items() if p.requires_grad and name not in idle]
-        prices, full = self._prices.of(forward, frozen), self._prices.of(forward)
+        prices, full = self.prices.of(forward, frozen), self.prices.of(forward)
         costs: dict[Purpose, Cost] = {
             "forward": total(prices.forward),
             "backward": total(prices.backward),
@@ -81,7 +81,7 @@ class Splits:
         whole = total(full.backward).real
         return Split(
             frozen,
-            self._chain.modules_in(frozen),
+            self.chain.modules_in(frozen),
             [self.parameters[name] for name in sorted(names)],
             trained,
             costs,

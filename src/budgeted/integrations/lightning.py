@@ -11,18 +11,16 @@ accumulated for it. The state goes into Lightning's own checkpoints, and trainin
 
 from __future__ import annotations
 
-import copy
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
 
-from budgeted.budget import BudgetSpent, Compute, Cost, Ledger, parse_compute
+from budgeted.budget import BudgetSpent, Compute
 from budgeted.budget.trace import tracing
 from budgeted.errors import BudgetedError
-from budgeted.freezing import BlockChain, FreezingPolicy, LayerFreezing
-from budgeted.freezing import policy as policy_by_name
+from budgeted.freezing import FreezingPolicy
+from budgeted.integrations.at_work import FreezingAtWork
 
 try:
     from lightning.pytorch import LightningModule, Trainer
@@ -30,10 +28,8 @@ try:
 except ImportError as missing:
     raise BudgetedError("freezing in Lightning needs lightning: pip install 'budgeted[lightning]'") from missing
 
-log = logging.getLogger("budgeted")
 
-
-class FreezingCallback(Callback):
+class FreezingCallback(FreezingAtWork, Callback):
     """Decides in every optimizer step which blocks rest, runs the backward without them, charges, logs and saves."""
 
     def __init__(
@@ -51,62 +47,18 @@ class FreezingCallback(Callback):
         budget: compute after which fitting stops, as in "20TFLOP" (rule `real`) or "10TMAC" (rule `paper`).
         options: of `LayerFreezing`, such as granularity, always, batch_norm or unpriced.
         """
-        if settings and not isinstance(policy, str):
-            raise BudgetedError(
-                f"{', '.join(settings)}: settings go with a policy's name; this policy is built already"
-            )
-        self._policy = policy_by_name(policy, **settings) if isinstance(policy, str) else policy
-        self._path, self._options = module, dict(options or {})
-        self._compute = parse_compute(budget) if isinstance(budget, str) else budget
-        self.ledger = Ledger(self._compute)
-        self.budget_spent = False
-        self._engine: LayerFreezing | None = None
-        self._saved: Mapping[str, Any] | None = None
-        self._shares, self._backwards = 0.0, 0
-        self._handles: list[Any] = []
+        super().__init__(policy, budget, options, settings)
+        called = f"{module!r}" if module else "the module itself; if it calls another, give module='ITS NAME'"
+        self.unseen = f"the blocks are not known yet: they are found when training_step calls {called}"
+        self._path = module
         self._fitted: tuple[Trainer, LightningModule] | None = None
-
-    # -- what it tells -----------------------------------------------------------------------------------------
-
-    @property
-    def spent(self) -> Cost:
-        """What this training spent so far, sittings before a resume included."""
-        return self.ledger.spent
-
-    @property
-    def frozen_share(self) -> float:
-        """Share of the backward that was not run (rule `real`), over all backwards."""
-        return self._shares / self._backwards if self._backwards else 0.0
-
-    @property
-    def engine(self) -> LayerFreezing:
-        """The `LayerFreezing` at work: there once the first batch has been seen."""
-        if self._engine is None:
-            raise BudgetedError(
-                "the blocks are not known yet: they are found when training_step calls "
-                + (
-                    f"{self._path!r}"
-                    if self._path
-                    else "the module itself; if it calls another, give module='ITS NAME'"
-                )
-            )
-        return self._engine
-
-    @property
-    def chain(self) -> BlockChain:
-        """The blocks, stem first, head last."""
-        return self.engine.chain
 
     # -- what Lightning calls ----------------------------------------------------------------------------------
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._refuse_what_is_not_covered(trainer, pl_module)
         self._release()
-        self.ledger, self.budget_spent = Ledger(self._compute), False
-        self._shares, self._backwards = 0.0, 0
-        if self._saved is not None:
-            self.ledger.load_state_dict(self._saved["ledger"])
-            self._shares, self._backwards = float(self._saved["shares"]), int(self._saved["backwards"])
+        self._begin(self._saved)
         self._fitted = (trainer, pl_module)
         called = self._called(pl_module)
         self._handles = [
@@ -118,13 +70,7 @@ class FreezingCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        pl_module.log_dict(
-            {
-                "spent_mac": float(self.spent.paper),
-                "spent_flop": float(self.spent.real),
-                "frozen_share": self.frozen_share,
-            }
-        )
+        pl_module.log_dict(self._told())
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._release()
@@ -135,12 +81,7 @@ class FreezingCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         if self._engine is None:
             return dict(self._saved or {})
-        return {
-            "freezing": self._engine.state_dict(),
-            "ledger": self.ledger.state_dict(),
-            "shares": self._shares,
-            "backwards": self._backwards,
-        }
+        return self._state(self._engine.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._saved = state_dict or None
@@ -160,20 +101,9 @@ class FreezingCallback(Callback):
         if not module.training or tracing() or self._fitted is None:
             return
         self._handles.pop(0).remove()
-        self._engine = LayerFreezing(
-            module,
-            copy.deepcopy(self._policy),  # another fit() starts as this one did
-            args,
-            keywords=kwargs,
-            loss="graph",
-            optimizer=self._fitted[0].optimizers[0],
-            ledger=self.ledger,
-            **self._options,
-        )
-        if self._saved is not None:
-            self._engine.load_state_dict(self._saved["freezing"])
-            self._saved = None
-        self._engine.note_forward(module, args, kwargs)  # its own hook is too late for this one
+        self._attach(module, args, kwargs, self._fitted[0].optimizers[0])
+        self._go_on(module, args, kwargs)
+        self._saved = None
 
     def _backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         """In place of the module's."""
@@ -184,9 +114,8 @@ class FreezingCallback(Callback):
             step = self.engine.backward(loss, more=True)  # until the optimizer has stepped
         except BudgetSpent as error:
             trainer, module = self._fitted
-            self.budget_spent = trainer.should_stop = True
-            module.zero_grad()  # so that the optimizer moves nothing in this step
-            log.warning("fitting stops in step %d: %s", trainer.global_step, error)
+            trainer.should_stop = True
+            self._stop(module, trainer.global_step, error)
             return
         self._shares += step.frozen_share
         self._backwards += 1
@@ -211,10 +140,7 @@ class FreezingCallback(Callback):
         """The module's own backward again, and no hook of ours."""
         if self._fitted is not None:
             vars(self._fitted[1]).pop("backward", None)
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
         if self._engine is not None:
             self._saved = None
-            self._engine.remove()
+        self._take_hooks_off()
         self._fitted = None

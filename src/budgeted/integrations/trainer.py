@@ -11,20 +11,17 @@ are accumulated for it. The state goes into the Trainer's own checkpoints, and t
 
 from __future__ import annotations
 
-import copy
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
-from budgeted.budget import BudgetSpent, Compute, Cost, Ledger, parse_compute
+from budgeted.budget import BudgetSpent, Compute
 from budgeted.budget.trace import tracing
 from budgeted.errors import BudgetedError
-from budgeted.freezing import BlockChain, FreezingPolicy, LayerFreezing
-from budgeted.freezing import policy as policy_by_name
+from budgeted.freezing import FreezingPolicy
+from budgeted.integrations.at_work import FreezingAtWork, log
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -33,7 +30,6 @@ except ImportError as missing:
         "freezing in a Trainer needs transformers and accelerate: pip install 'budgeted[transformers]'"
     ) from missing
 
-log = logging.getLogger("budgeted")
 KEY = "budgeted.freezing"  # of the state in trainer_state.json
 
 
@@ -51,64 +47,35 @@ def freeze_in(
     budget: compute after which training stops, as in "20TFLOP" (rule `real`) or "10TMAC" (rule `paper`).
     options: of `LayerFreezing`, such as granularity, batch_norm or unpriced.
     """
-    if settings and not isinstance(policy, str):
-        raise BudgetedError(f"{', '.join(settings)}: settings go with a policy's name; this policy is built already")
     callbacks = trainer.callback_handler.callbacks
     if any(isinstance(callback, TrainerFreezing) for callback in callbacks):
         raise BudgetedError("this Trainer freezes already: call remove() on the first before another freeze_in()")
-    built = policy_by_name(policy, **settings) if isinstance(policy, str) else policy
-    freezing = TrainerFreezing(trainer, built, parse_compute(budget) if isinstance(budget, str) else budget, options)
+    freezing = TrainerFreezing(trainer, policy, budget, options, settings)
     callbacks.insert(0, freezing)  # before those that print or send the logs, so that they see what is added
     return freezing
 
 
-class TrainerFreezing(TrainerCallback):
+class TrainerFreezing(FreezingAtWork, TrainerCallback):
     """What `freeze_in` puts into a Trainer: decides, runs the backward, charges, logs and saves."""
+
+    unseen = "the blocks are not known yet: they are found with the first batch of train()"
 
     def __init__(
         self,
         trainer: Trainer,
-        policy: FreezingPolicy,
-        compute: Compute | None,
+        policy: FreezingPolicy | str,
+        budget: Compute | str | None,
         options: Mapping[str, Any] | None,
+        settings: Mapping[str, Any],
     ) -> None:
+        super().__init__(policy, budget, options, settings)
         self.trainer = trainer
-        self.ledger = Ledger(compute)
-        self.budget_spent = False
-        self._policy, self._compute, self._options = policy, compute, dict(options or {})
-        self._engine: LayerFreezing | None = None
-        self._saved: Mapping[str, Any] | None = None
-        self._shares, self._backwards = 0.0, 0
-        self._handles: list[RemovableHandle] = []
-
-    # -- what it tells -----------------------------------------------------------------------------------------
-
-    @property
-    def spent(self) -> Cost:
-        """What this training spent so far, sittings before a resume included."""
-        return self.ledger.spent
-
-    @property
-    def frozen_share(self) -> float:
-        """Share of the backward that was not run (rule `real`), over all backwards."""
-        return self._shares / self._backwards if self._backwards else 0.0
-
-    @property
-    def engine(self) -> LayerFreezing:
-        """The `LayerFreezing` at work: there once the first batch has been seen."""
-        if self._engine is None:
-            raise BudgetedError("the blocks are not known yet: they are found with the first batch of train()")
-        return self._engine
-
-    @property
-    def chain(self) -> BlockChain:
-        """The blocks, stem first, head last."""
-        return self.engine.chain
 
     def remove(self) -> None:
         """Take everything out of the Trainer and off the model."""
         self._release()
         self._take_hooks_off()
+        self._engine = None
         self.trainer.callback_handler.callbacks.remove(self)
 
     # -- what the Trainer calls ----------------------------------------------------------------------------------
@@ -118,13 +85,9 @@ class TrainerFreezing(TrainerCallback):
     ) -> None:
         self._refuse_what_is_not_covered(args)
         self._take_hooks_off()
-        self.ledger, self.budget_spent = Ledger(self._compute), False
-        self._shares, self._backwards = 0.0, 0
-        self._saved = _states(state).get(KEY)
-        if self._saved is not None:
-            self.ledger.load_state_dict(self._saved["ledger"])
-            self._shares, self._backwards = float(self._saved["shares"]), int(self._saved["backwards"])
-        elif state.global_step:
+        self._engine = None
+        self._begin(_states(state).get(KEY))
+        if self._saved is None and state.global_step:
             log.warning(
                 "the checkpoint was made without freezing: its averages start anew in step %d", state.global_step
             )
@@ -138,12 +101,7 @@ class TrainerFreezing(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # before the Trainer saves, if it does in this step
-        _states(state)[KEY] = {
-            "freezing": self.engine.written()[0],
-            "ledger": self.ledger.state_dict(),
-            "shares": self._shares,
-            "backwards": self._backwards,
-        }
+        _states(state)[KEY] = self._state(self.engine.written()[0])
         if self.budget_spent:
             control.should_training_stop = True
 
@@ -155,11 +113,7 @@ class TrainerFreezing(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        found: dict[str, float] = {
-            "spent_mac": self.spent.paper,
-            "spent_flop": self.spent.real,
-            "frozen_share": self.frozen_share,
-        }
+        found = self._told()
         if logs is not None and "loss" in logs:  # of training, not of an evaluation
             logs.update(found)
             if state.log_history:
@@ -185,24 +139,14 @@ class TrainerFreezing(TrainerCallback):
         self._handles.pop().remove()
         optimizer = self.trainer.optimizer
         with _own_forward(module):
-            self._engine = LayerFreezing(
-                module,
-                copy.deepcopy(self._policy),  # another train() starts as this one did
-                args,
-                keywords=kwargs,
-                loss="graph",
-                optimizer=getattr(optimizer, "optimizer", optimizer),  # inside the accelerator's wrapper
-                ledger=self.ledger,
-                **self._options,
-            )
-        if self._engine.written()[1] and self.trainer.args.save_strategy != "no":
+            # the optimizer inside the accelerator's wrapper
+            engine = self._attach(module, args, kwargs, getattr(optimizer, "optimizer", optimizer))
+        if engine.written()[1] and self.trainer.args.save_strategy != "no":
             raise BudgetedError(
                 f"{type(self._policy).__name__} keeps tensors, which a checkpoint of the Trainer does not hold: choose "
                 'another policy, or save_strategy="no"'
             )
-        if self._saved is not None:
-            self._engine.load_state_dict(self._saved["freezing"])
-        self._engine.note_forward(module, args, kwargs)  # its own hook is too late for this one
+        self._go_on(module, args, kwargs)
 
     def _backward(self, loss: Tensor, **kwargs: Any) -> None:
         """In place of the accelerator's."""
@@ -224,9 +168,7 @@ class TrainerFreezing(TrainerCallback):
                     look=accelerator.sync_gradients,
                 )
         except BudgetSpent as error:
-            self.budget_spent = True
-            self._model.zero_grad()  # so that the optimizer moves nothing in this step
-            log.warning("training stops in step %d: %s", self.trainer.state.global_step, error)
+            self._stop(self._model, self.trainer.state.global_step, error)
             return
         self._shares += step.frozen_share
         self._backwards += 1
@@ -245,14 +187,6 @@ class TrainerFreezing(TrainerCallback):
     def _release(self) -> None:
         """The accelerator's own backward again."""
         vars(self.trainer.accelerator).pop("backward", None)
-
-    def _take_hooks_off(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        if self._engine is not None:
-            self._engine.remove()
-        self._engine = None
 
 
 @contextmanager

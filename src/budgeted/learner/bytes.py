@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from budgeted.budget import Rule
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
-from budgeted.learner.parts import make_retrieval
 from budgeted.network import Network
 from budgeted.replay import bytes_per_slot, label_column
 from budgeted.replay.selection import shrink_to
@@ -92,10 +91,12 @@ def working_bytes(learner: Learner) -> dict[str, int]:
 
 
 def fit_slots(learner: Learner) -> None:
-    """Where nobody said how many slots there are: as many bytes for the memory as are left beside everything else."""
-    if learner.budget.bytes is not None and learner.slots is None:
+    """Where nobody said how many slots there are, or they differ in bytes: as many bytes for the memory as are left
+    beside everything else."""
+    if learner.budget.bytes is not None and (learner.slots is None or learner.memory.varying):
         learner.memory = learner.parts.memory(_left_for_memory(learner, learner.budget.bytes))
         learner.memory.watch(learner.retrieval)
+    give_up_slots(learner)
 
 
 def give_up_slots(learner: Learner) -> None:
@@ -119,7 +120,7 @@ def refuse_class_without_room(learner: Learner) -> None:
     if budget is None:
         return
     classes = max(len(learner.class_labels) + 1, learner.problem.classes or 0)
-    retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, learner.parts.facts(classes))
+    retrieval = learner.parts.retrieval_of(learner.parts.facts(classes))
     declared = learner.problem.growth(learner.network, learner.problem.classes or 0)
     copies = [row for part in (learner.method, learner.freezing.policy) for row in _copies_of_head(learner, part)]
     grown = learner.problem.growth(learner.network, classes) - declared

@@ -9,12 +9,13 @@ A listener that fails is heard of in the log and asked no more: telling never en
 from __future__ import annotations
 
 import csv
+import importlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from budgeted.errors import BudgetedError
 
@@ -128,7 +129,7 @@ def csv_file(path: Path | str) -> Listener:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
     except OSError as error:
-        raise BudgetedError(f"cannot write events to {path}: {error.strerror}") from error
+        raise BudgetedError(f"cannot write events to {path}: {error.strerror}: choose another file") from error
     return write
 
 
@@ -151,3 +152,41 @@ def tensorboard(folder: Path | str) -> Listener:
         writer.flush()
 
     return write
+
+
+class Tracked(Protocol):
+    """A run of trackio or of Weights & Biases: both have this."""
+
+    def log(self, metrics: dict[str, Any], step: int | None = None) -> Any: ...
+
+
+def tracker(run: Tracked) -> Listener:
+    """Numbers to a run of trackio or Weights & Biases, over the samples: `tracker(trackio.init(project="mine"))`."""
+
+    def write(event: Event) -> None:
+        numbers = {name: value for name, value in event.values.items() if isinstance(value, (int, float))}
+        told = {f"{event.kind}/{name}": value for name, value in numbers.items() if not isinstance(value, bool)}
+        if event.spent is not None:
+            told["spent"] = event.spent
+        if told:
+            run.log(told, step=event.arrived)
+
+    return write
+
+
+TRACKERS = ("trackio", "wandb")
+
+
+def tracker_of(text: str, config: Mapping[str, Any]) -> Listener | None:
+    """`trackio:PROJECT` or `wandb:PROJECT`: a new run of it, which knows the configuration; None for anything else."""
+    name, colon, project = text.partition(":")
+    if name not in TRACKERS or not colon:
+        return None
+    if not project:
+        raise BudgetedError(f"name a project of {name}, as in --events {name}:mine")
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        raise BudgetedError(f"events to {name} need it: pip install {name}") from error
+    run: Tracked = module.init(project=project, config=dict(config))
+    return tracker(run)

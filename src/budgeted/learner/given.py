@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import torch
 from torch import nn
 
 from budgeted import models
 from budgeted.budget import Budget, Compute
 from budgeted.errors import BudgetedError
+from budgeted.learner.parts import make_method
+from budgeted.learner.settings import Settings, from_pairs
+from budgeted.methods import Method
 from budgeted.problems import DataFacts, Problem
 
 Data: TypeAlias = DataFacts | Problem | Sequence[int] | None
@@ -35,6 +39,25 @@ def model_of(model: nn.Module | str, data: DataFacts | Problem, seed: int) -> nn
     if isinstance(data, Problem):
         raise BudgetedError(f"the model {model!r} goes by name only where classes are learned: build it, and give it")
     return models.build(model, input_shape=data.input_shape, seed=seed)
+
+
+def settings_of(settings: Settings | None, method: Method | type[Method] | str, data: DataFacts | Problem) -> Settings:
+    """As given; if none are, those that are usual with the method."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise BudgetedError(
+            f"settings is a {type(settings).__name__}: give Settings(learner=LearnerSettings(learning_rate=1e-3), …)"
+        )
+    return settings or from_pairs({}, make_method(method, {}), getattr(data, "flips", False))
+
+
+def refuse_absent(device: str) -> None:
+    """Before anything is put on it."""
+    try:
+        kind = torch.device(device).type
+    except RuntimeError as error:
+        raise BudgetedError(f"{device!r} is no device of torch: give 'cpu', or 'cuda' where there is one") from error
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise BudgetedError(f"device {device!r} is not there: give device='cpu'")
 
 
 def budget_of(budget: Budget | Compute | str | None, memory: int | str | None, slots: int | None) -> Budget:

@@ -25,13 +25,15 @@ from budgeted.freezing import FrozenStep
 from budgeted.learner.bytes import fit_slots, give_up_slots, refuse_class_without_room
 from budgeted.learner.events import Events, Listener
 from budgeted.learner.generators import Generators
-from budgeted.learner.given import Data, budget_of, facts_of, model_of
+from budgeted.learner.given import Data, budget_of, facts_of, model_of, refuse_absent, settings_of
+from budgeted.learner.hardest import draw_hard
 from budgeted.learner.holding import AsGiven
 from budgeted.learner.lent import Lends, StepRecord
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
 from budgeted.methods import Holding, Method, Step
+from budgeted.models.normalisation import normalised
 from budgeted.network import Inputs
 from budgeted.problems import Sample
 from budgeted.problems.batches import at, joined, stacked
@@ -77,19 +79,22 @@ class Learner(Lends):
         parts: who makes the parts; a rehearsal has others.
         """
         super().__init__()
-        self.settings = settings or Settings()
-        self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
+        refuse_absent(device)
         data = facts_of(data)
+        self.settings = settings_of(settings, method, data)
+        self.method = make_method(method, self.settings.method).with_parts(selection=self.settings.learner.selection)
         self.model_name = model if isinstance(model, str) else None
-        model = model_of(model, data, seed)
+        own = self.settings.learner
+        model = normalised(model_of(model, data, seed), own.normalisation, own.norm_groups)
         self.problem = make_problem(data, model, self.settings, device)
         self.slots, self.seed, self.budget = slots, seed, budget_of(budget, memory, slots)
         self.ledger = Ledger(self.budget.compute)
         self.account = parts.account(self.ledger)
         self.generators = Generators(seed)
         self.pace = Pace(
-            self.account, self.budget, iterations, self.problem.samples, spend_savings=spend_savings, spending=spending
-        )
+            self.account, self.budget, iterations, self.problem.samples, spend_savings=spend_savings,
+            spending=spending, power=self.settings.learner.pace_power,
+        )  # fmt: skip
         self.batch_size = self.settings.learner.batch_size
         self.stream_batch = int(self.batch_size * self.method.stream_share)
         self.parts = parts(self)
@@ -113,7 +118,6 @@ class Learner(Lends):
         self.reserved: dict[str, int] = {}
         self.method.begin(self)
         fit_slots(self)
-        give_up_slots(self)
 
     # -- a sample arrives --------------------------------------------------------------------------------------
 
@@ -123,7 +127,7 @@ class Learner(Lends):
         with self.working():
             try:
                 sample = self.problem.check(sample)
-                row = self._row_of(self.problem.key(label))
+                row = self._row_of(self.problem.key(label), sample)
             except BudgetedError as refusal:
                 self.events.tell("refused", why=str(refusal))
                 raise
@@ -179,8 +183,9 @@ class Learner(Lends):
 
     def _train(self) -> None:
         while self.pace.due and not self.pace.spent_up and self.method.trains:
-            # batch norm wants two; a memory of one slot has no more to give
-            if len(self.memory) + len(self.waiting) < min(2, (self.memory.capacity or 2) + self.stream_batch):
+            # batch norm wants two; a memory of one slot has no more to give. Many early steps wait for a full batch
+            wanted = 2 if self.settings.learner.pace_power == 1 else self.batch_size
+            if len(self.memory) + len(self.waiting) < min(wanted, (self.memory.capacity or wanted) + self.stream_batch):
                 return
             new = min(len(self.waiting), self.stream_batch)
             most = self.most(new + min(self.batch_size - new, len(self.memory)))
@@ -200,8 +205,7 @@ class Learner(Lends):
             if self.retrieval.wants_stream:
                 self.retrieval.meet(self, arrived, rows)
             places = min(len(self.waiting), self.stream_batch)
-            slots = self.retrieval.draw(self.memory, self.batch_size - places, self.generators["retrieval"])
-            drawn = self.memory.gather(slots)
+            drawn = draw_hard(self, self.batch_size - places)
             self.charge_codec()
             samples, labels, ahead = drawn.samples, drawn.labels, self.retrieval.ahead()
             if ahead:
@@ -211,7 +215,7 @@ class Learner(Lends):
             share = self.arrived / self.problem.samples if self.problem.samples else None
             inputs = self.holding.inputs(samples, self.generators["augmentation"], len(rows))
             inputs = self.problem.sized(self.network, inputs, share)
-            step = Step(len(rows), slots, inputs, labels.to(self.network.device), drawn.columns, samples)
+            step = Step(len(rows), drawn.slots, inputs, labels.to(self.network.device), drawn.columns, samples)
 
             outputs = self.network.forward(inputs)
             with self.network.autocast():
@@ -223,7 +227,7 @@ class Learner(Lends):
             self.method.after_backward(step)
             self._observe(step, drawn.labels)
             self.account.charge("retrieval", Cost(0, self.retrieval.price()))
-            own, most = total(done.costs.values()), self.most(places + len(slots))
+            own, most = total(done.costs.values()), self.most(places + len(drawn.slots))
             self.account.owe(own)
             self.pace.met(self.under(self.account.aside), self.under(own + self.account.aside) - most)
             self.network.update()
@@ -240,15 +244,11 @@ class Learner(Lends):
 
     def _observe(self, step: Step, drawn: Tensor) -> None:
         """Show the retrieval the gradients of what it drew."""
-        if not self.retrieval.wants_gradients:
-            return
-        if self.settings.learner.sampled_mode == "evaluation":
+        if self.retrieval.wants_gradients:
             loss = lambda outputs: self.problem.loss(outputs, step.inputs, step.labels)  # noqa: E731
-            sampled, read = self.network.sampled_in_evaluation(step.inputs, loss)
-        else:
-            sampled, read = self.network.take_sampled()
-        self.retrieval.observe(sampled.values[step.new :], sampled.present, drawn)
-        self.account.charge("similarity", Cost(0, read))
+            sampled, read = self.network.sampled_of(step.inputs, loss)
+            self.retrieval.observe(sampled.values[step.new :], sampled.present, drawn)
+            self.account.charge("similarity", Cost(0, read))
 
     def _abandon(self, done: FrozenStep | None, moved: bool) -> None:
         """Something in the step could not be paid: training ends. If no weight has moved, none will; what was run is
@@ -257,9 +257,8 @@ class Learner(Lends):
         if moved:
             return
         self.network.clear()
-        executed: dict[Purpose, Cost] = {}
-        if done is not None:
-            executed = {purpose: cost for purpose, cost in done.costs.items() if purpose != "optimizer"}
+        ran: Mapping[Purpose, Cost] = {} if done is None else done.costs
+        executed: dict[Purpose, Cost] = {purpose: cost for purpose, cost in ran.items() if purpose != "optimizer"}
         self.account.end_step(executed if self.account.affords(total(executed.values())) else {}, steps=0)
 
     def _record(self, done: FrozenStep, costs: Mapping[Purpose, Cost], most: int, inputs: Inputs) -> None:
@@ -284,21 +283,22 @@ class Learner(Lends):
         """What waits, put together once for all steps on it."""
         if self.stacked is None:
             rows = torch.tensor([row for _, row in self.waiting], dtype=torch.int64)
-            none = stacked([], self.problem.columns())
-            waiting = self.memory.passed(stacked([sample for sample, _ in self.waiting])) if self.waiting else none
-            self.stacked = waiting, rows
+            samples = stacked([sample for sample, _ in self.waiting], self.problem.columns())
+            self.stacked = self.memory.passed(samples) if self.waiting else samples, rows
         return self.stacked
 
     # -- storing -----------------------------------------------------------------------------------------------
 
-    def _row_of(self, key: Any) -> int:
-        """The row of a key; one not met before gets a new row, and the network grows for it."""
+    def _row_of(self, key: Any, sample: Sample) -> int:
+        """The row of a sample's key; one not met before gets a new row, and the network grows for it."""
         row = self.problem.row(key)
         if row is None:
             refuse_class_without_room(self)
             self.refuse_undeclared(len(self.problem.keys) + 1)
             row = self.problem.meet(key)
             self.problem.grow(self.network, row + 1, self.generators["head"])
+            if self.settings.learner.new_rows == "mean":
+                self.paid(partial(self.start_row, row, sample))
             self.method.grown()
             give_up_slots(self)
             self.events.tell("new class", label=key)

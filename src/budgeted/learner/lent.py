@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from budgeted.methods import Holding, Method
 from budgeted.models.initialise import DRAWN, draw
 from budgeted.network import Inputs, Network
 from budgeted.problems import Problem, Sample
-from budgeted.problems.batches import at, joined, length
+from budgeted.problems.batches import at, joined, length, stacked
 from budgeted.replay import Memory
 
 T = TypeVar("T")
@@ -390,16 +391,29 @@ class Lends:
 
     def measure_norms(self) -> None:
         """On stored samples, as many of each class, if it can be paid."""
-        norms, classes = self.network.norms, np.flatnonzero(self.memory.counts)
+        norms = self.network.norms
         if norms is None or norms.fresh or len(self.memory) < 2:
             return
-        each = -(-self.settings.learner.norm_samples // len(classes))
-        slots = np.concatenate([self.memory.membership.members(int(row))[:each] for row in classes])
+        slots = self._of_each_class(self.settings.learner.norm_samples)
         inputs = self.problem.inputs(self.memory.gather(slots).samples)
         read = Cost(0, self.memory.codec.operations(len(slots)))
         if self.affords(self.network.price(inputs) + read):
             self.network.measure_norms("evaluation_training", inputs)
             self.account.charge("evaluation_training", read)
+
+    def start_row(self, row: int, sample: Sample) -> None:
+        """Of a new class, from its first sample beside stored ones of the others."""
+        if len(self.memory):
+            slots = self._of_each_class(self.batch_size)
+            others = self.memory.gather(slots[:: max(1, len(slots) // self.batch_size)]).samples
+            first = self.memory.passed(stacked([self.holding.held(sample)]))
+            self.network.start_row(row, self.inputs_of(joined([first, others])))
+
+    def _of_each_class(self, samples: int) -> npt.NDArray[np.int64]:
+        """Slots of about so many, as many of each class."""
+        classes = np.flatnonzero(self.memory.counts)
+        each = -(-samples // len(classes))
+        return np.concatenate([self.memory.membership.members(int(row))[:each] for row in classes])
 
 
 def _without_hooks(model: nn.Module) -> nn.Module:

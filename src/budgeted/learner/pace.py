@@ -3,6 +3,9 @@
 Three ways to be paced. By steps: so many for every sample, and what freezing saved buys more if that is wanted. By a
 total of compute over a stream of known length, or by a rate of compute for every sample of a stream without end: the
 samples bring compute, and a step is due when enough is there for what steps have cost lately.
+
+Where the length is known, steps may come more often early in the stream, or late: after a share s of it, s ** power of
+them have come.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from budgeted.budget import Budget, Compute
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
@@ -21,6 +27,13 @@ from budgeted.errors import BudgetedError
 log = logging.getLogger("budgeted")
 _STRETCHES = 20  # of the stream: savings are spent within one
 _RECENT = 100  # steps whose mean cost, over the most they might have cost, says what the next ones will cost
+
+
+def crowding(parts: int, power: float) -> npt.NDArray[np.float64]:
+    """Steps in each of equal parts of the stream, where 1 is as many as in the mean."""
+    if power == 1:
+        return np.ones(parts)
+    return np.diff(np.linspace(0, 1, parts + 1) ** power) * parts
 
 
 class Pace:
@@ -35,12 +48,15 @@ class Pace:
         *,
         spend_savings: bool = False,
         spending: Sequence[float] = (),
+        power: float = 1.0,
     ) -> None:
         """
         iterations: steps for every sample; None leaves it to the compute.
         samples: length of the stream, if known.
         spend_savings: what freezing saves buys more steps, spread over the rest of the stream.
-        spending: shares of the compute that are planned to be spent after equal parts of the stream; none: evenly.
+        spending: shares of the compute that are planned to be spent after equal parts of the stream; none: as by
+            the power.
+        power: after a share s of the stream, s ** power of the steps have come.
         """
         if iterations is not None and (not math.isfinite(iterations) or iterations < 0):
             raise BudgetedError(f"iterations per sample must not be negative or endless, got {iterations}")
@@ -48,7 +64,13 @@ class Pace:
             raise BudgetedError(
                 "spend_savings spreads a compute budget over a stream: give both the budget and samples"
             )
+        if power != 1 and (samples is None or (budget.compute is not None and budget.compute.each)):
+            raise BudgetedError(
+                f"learner.pace_power={power} goes by the length of the stream: say how many samples there are "
+                "(DataFacts.samples) under a total of compute, or leave it at 1"
+            )
         self.iterations = iterations
+        self.power = power
         self.spent_up = False
         self.spend_savings = spend_savings
         self._account, self._compute, self._samples = account, budget.compute, samples
@@ -80,11 +102,13 @@ class Pace:
         most: price of a full batch with nothing frozen; the first, small batches say nothing of what is to come.
         """
         if self.iterations is None:
-            self._grant(self._paid(before, most))
-        elif self.spend_savings:
-            self._grant(self.iterations + self._saved(before, most))
-        else:
-            self._grant(self.iterations)
+            return self._grant(self._paid(before, most))
+        saved = self._saved(before, most) if self.spend_savings else 0.0
+        if self.power == 1:
+            return self._grant(self.iterations + saved)
+        self._grant(saved)
+        whole = self.iterations * (self._samples or 0) * self._one
+        self._parts += round(whole * self._come(before + 1)) - round(whole * self._come(before))  # so none is lost
 
     def take(self, steps: int = 1) -> None:
         """These are run, as far as there are so many."""
@@ -106,8 +130,15 @@ class Pace:
             return 1.0
         left = self._account.ledger.left or 0
         waiting = self._parts / self._one * self._per_step(most)  # granted, and not yet spent
-        parts = 1 if self._compute.each or self._samples is None else max(1, self._samples - before)
+        parts: float = 1 if self._compute.each or self._samples is None else max(1, self._samples - before)
+        if self.power != 1 and parts > 1:
+            parts = (1 - self._come(before)) / (self._come(before + 1) - self._come(before))
         return (left - waiting) / parts / self._per_step(most)
+
+    def _come(self, arrived: int) -> float:
+        """Share of the steps that have come with so many samples."""
+        assert self._samples is not None
+        return float(min(1.0, arrived / self._samples) ** self.power)
 
     def _saved(self, before: int, most: Callable[[], int]) -> float:
         """Steps more for this sample, so that what freezing saved is spent within the next twentieth of the stream, as
@@ -126,7 +157,7 @@ class Pace:
     def _planned(self, share: float) -> float:
         """Share of the compute that is planned to be spent when this share of the stream has arrived."""
         if not self.spending:
-            return share
+            return share if self.power == 1 else share**self.power
         place = share * len(self.spending)
         whole = min(int(place), len(self.spending) - 1)
         start = self.spending[whole - 1] if whole else 0.0

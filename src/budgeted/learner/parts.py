@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,12 +15,15 @@ from torch.optim import Optimizer
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
+from budgeted.learner.hardest import refuse_unless_drawn_alone
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
+from budgeted.network.average import Averaged
 from budgeted.network.muon import Muon
 from budgeted.network.norms import MeasuredNorms
 from budgeted.network.rates import Rates
+from budgeted.network.schedule_free import PointOfAverage, ScheduleFree
 from budgeted.problems import Classification, DataFacts, Problem
 from budgeted.replay import (
     CODECS,
@@ -39,7 +42,6 @@ from budgeted.replay import (
 if TYPE_CHECKING:
     from budgeted.learner.learner import Learner
 
-T = TypeVar("T")
 _ANY = 2**40  # bytes of a memory whose limit is not known yet
 
 
@@ -50,15 +52,20 @@ def make_method(given: Method | type[Method] | str, settings: Mapping[str, Any])
     if isinstance(given, Method):
         return dataclasses.replace(given, **settings)
     if isinstance(given, type) and issubclass(given, Method):
-        return _made(f"method {given.name!r}", lambda: given(**settings))
+        try:
+            return given(**settings)
+        except TypeError as error:
+            raise BudgetedError(f"method {given.name!r}: {error}") from error
     raise BudgetedError(f"{given!r} is no method: give a name such as 'al-sar', a class made from Method, or one of it")
 
 
 def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings, device: str) -> Problem:
     """The problem as given, or the classification of images with these facts."""
     if not isinstance(data, DataFacts):
-        if settings.learner.train_size is not None:
-            raise BudgetedError("learner.train_size is for images that are classified: leave it out")
+        own, usual = settings.learner, LearnerSettings()
+        for name in ("train_size", "new_rows", "candidates"):
+            if getattr(own, name) != getattr(usual, name):
+                raise BudgetedError(f"learner.{name} is for samples that are classified: leave it out")
         return data
     return Classification(
         data,
@@ -83,14 +90,19 @@ class Parts:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.own = learner.settings.learner
+        if learner.problem.own_loss and (learner.method.of_classes or not learner.method.plain()):
+            does = "looks at" if learner.method.plain() else "has a loss of its own over"
+            raise BudgetedError(
+                f"method {learner.method.name!r} {does} the logits of classes, and {type(learner.problem).__name__} "
+                "has the model's loss: choose vanilla, al, er or ewc"
+            )
 
     def network(self, model: nn.Module, device: torch.device) -> Network:
         """A model at work for this learner, on the footing of every other; a method may ask for one more."""
         learner, own = self.learner, self.own
-        if learner.problem.own_loss and not learner.method.plain():
+        if own.new_rows != "random" and learner.method.whole_head:
             raise BudgetedError(
-                f"method {learner.method.name!r} has a loss of its own over the logits of classes, and "
-                f"{type(learner.problem).__name__} has the model's: choose vanilla, al or er"
+                f"method {learner.method.name!r} has the rows of all classes from the start: leave learner.new_rows out"
             )
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
@@ -115,7 +127,7 @@ class Parts:
             learner.problem.example,
             rates=self._rates(optimizer),
             autocast=own.autocast,
-            average=make_average(own, model, learner.seed),
+            average=make_average(own, model, optimizer, learner.seed),
             norms=MeasuredNorms(model) if own.norms == "memory" else None,
             seed=learner.seed,
             sample=lambda: SampledGradients(
@@ -131,10 +143,18 @@ class Parts:
 
     def retrieval(self) -> Retrieval:
         learner = self.learner
-        retrieval = make_retrieval(learner.method.retrieval, learner.settings.retrieval, self.facts())
+        retrieval = self.retrieval_of(self.facts())
+        self._suits("retrieval", learner.method.retrieval, retrieval)
+        if self.own.candidates > 1:
+            refuse_unless_drawn_alone(retrieval)
         if retrieval.wants_gradients and self.own.sampled_mode == "training":
             learner.network.sample_gradients()
         return retrieval
+
+    def retrieval_of(self, facts: Facts) -> Retrieval:
+        """One for such a learner."""
+        found: Retrieval = RETRIEVALS.made(self.learner.method.retrieval, self.learner.settings.retrieval, facts)
+        return found
 
     def facts(self, classes: int | None = None) -> Facts:
         learner = self.learner
@@ -147,7 +167,18 @@ class Parts:
         unlimited = learner.slots is None and learner.budget.bytes is None
         if not unlimited and learner.method.selection == "unlimited":
             raise BudgetedError("selection `unlimited` needs a memory without end: give --unlimited instead of slots")
-        return Unlimited() if unlimited else make_selection(learner.method.selection, learner.settings.selection)
+        if unlimited:
+            return Unlimited()
+        selection: Selection = SELECTIONS.made(learner.method.selection, learner.settings.selection)
+        self._suits("selection", learner.method.selection, selection)
+        return selection
+
+    def _suits(self, kind: str, name: object, part: Retrieval | Selection) -> None:
+        if part.of_classes and self.learner.problem.own_loss:
+            raise BudgetedError(
+                f"{kind} {name!r} looks at the logits of classes, which {type(self.learner.problem).__name__} does not "
+                f"have: choose another {kind}"
+            )
 
     def memory(self, limit: int | None = None) -> Memory:
         """With the processor, where samples are prepared; batches go to the device. `limit`: in bytes."""
@@ -155,15 +186,17 @@ class Parts:
         sample, classes = learner.holding.columns(), learner.problem.classes
         beside = (label_column(classes), *learner.method.columns(classes), *learner.retrieval.columns)
         columns = (*sample, *beside)
-        codec = make_codec(learner.method.codec, learner.settings.codec)
+        # one of its own for every memory
+        codec: Codec = copy.deepcopy(CODECS.made(learner.method.codec, learner.settings.codec))
+        held = codec.columns(sample)
         unsaid = learner.slots is None and learner.budget.bytes is not None
         if codec.varying:
-            if learner.slots is not None:
-                raise BudgetedError(f"codec {learner.method.codec!r} stores differing sizes: give bytes, no slots")
+            if learner.slots is not None:  # the room of so many samples as they are
+                limit = min(learner.slots * bytes_per_slot(columns), limit or _ANY)
             return self.memory_type(columns, codec=codec, limit=limit or (_ANY if unsaid else None), alike=self.alike)
         slots = 1 if unsaid and limit is None else learner.slots
         if slots is not None and learner.budget.bytes is not None:  # no room is taken that must be given back at once
-            slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*codec.columns(sample), *beside))))
+            slots = max(1, min(slots, learner.budget.bytes // bytes_per_slot((*held, *beside))))
         return self.memory_type(columns, None if limit else slots, codec=codec, limit=limit, alike=self.alike)
 
     def _rates(self, optimizer: Optimizer) -> Rates | None:
@@ -188,41 +221,6 @@ class Parts:
         return policy(name, **given)
 
 
-def make_selection(part: Selection | str, settings: Mapping[str, Any]) -> Selection:
-    if isinstance(part, str):
-        kind = SELECTIONS[part]
-        return _made(f"selection {part!r}", lambda: kind.made(settings))
-    if not isinstance(part, Selection):
-        raise BudgetedError(f"{part!r} is no selection: give a name such as 'reservoir', or one made from Selection")
-    return part
-
-
-def make_codec(part: Codec | str, settings: Mapping[str, Any]) -> Codec:
-    """One of its own for a memory."""
-    if isinstance(part, str):
-        kind = CODECS[part]
-        return _made(f"codec {part!r}", lambda: kind.made(settings))
-    if not isinstance(part, Codec):
-        raise BudgetedError(f"{part!r} is no codec: give a name such as 'raw', or one made from Codec")
-    return copy.deepcopy(part)
-
-
-def make_retrieval(part: Retrieval | str, settings: Mapping[str, Any], facts: Facts) -> Retrieval:
-    if isinstance(part, str):
-        kind = RETRIEVALS[part]
-        return _made(f"retrieval {part!r}", lambda: kind.made(settings, facts))
-    if not isinstance(part, Retrieval):
-        raise BudgetedError(f"{part!r} is no retrieval: give a name such as 'sar', or one made from Retrieval")
-    return part
-
-
-def _made(what: str, make: Callable[[], T]) -> T:
-    try:
-        return make()
-    except TypeError as error:
-        raise BudgetedError(f"{what}: {error}") from error
-
-
 def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
     parameters, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
     if settings.optimizer == "muon":
@@ -234,6 +232,8 @@ def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
             iterations=settings.muon_iterations,
             weight_decay=decay,
         )
+    if settings.optimizer == "schedule-free":
+        return ScheduleFree(parameters, rate, weight_decay=decay, power=settings.free_power)
     if settings.optimizer == "sgd":
         return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
@@ -250,7 +250,11 @@ def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Par
     return [p for p in parameters if id(p) in wanted], [p for p in parameters if id(p) not in wanted]
 
 
-def make_average(settings: LearnerSettings, model: nn.Module, seed: int) -> Average | None:
+def make_average(settings: LearnerSettings, model: nn.Module, optimizer: Optimizer, seed: int) -> Averaged | None:
+    if isinstance(optimizer, ScheduleFree):
+        if settings.average != "none":
+            raise BudgetedError("optimizer schedule-free keeps an average of its own: leave learner.average out")
+        return PointOfAverage(model, optimizer)
     if settings.average == "none":
         return None
     return Average(

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from budgeted.budget import NOTHING, Cost, Ledger, Purpose, total
 from budgeted.budget.account import Account
 from budgeted.learner.learner import Learner
+from budgeted.learner.pace import crowding
 from budgeted.learner.parts import Parts
 from budgeted.network import Inputs, Network
 from budgeted.network.dry import CLASSES, DryNetwork
@@ -51,13 +52,15 @@ class Course:
     evaluations: tuple[int, ...]
     """samples that have arrived when an evaluation comes"""
 
-    def mean_rows(self, trains: bool) -> int:
-        """Classes that have been met when a step is run, in the mean: with the stream, or at the next evaluation."""
+    def mean_rows(self, trains: bool, power: float = 1.0) -> int:
+        """Classes that have been met when a step is run, in the mean: with the stream, at its pace, or at the next
+        evaluation."""
         first = np.unique(self.labels, return_index=True)[1]
         run_at = np.arange(len(self.labels))
         if not trains:
             run_at = np.array(self.evaluations)[np.searchsorted(self.evaluations, run_at, side="right")] - 1
-        return max(1, round(float(np.searchsorted(np.sort(first), run_at, side="right").mean())))
+        met = np.searchsorted(np.sort(first), run_at, side="right")
+        return max(1, round(float((met * crowding(len(met), power)).mean())))
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Rehearsed:
     """of a step in equal parts of the stream"""
     beside_over_stream: tuple[Cost, ...]
     """beside the steps, up to the ends of these parts"""
+    power: float = 1.0
+    """of the pace"""
 
     def whole(self, steps: float) -> Cost:
         """Of a run with so many steps."""
@@ -85,10 +90,11 @@ class Rehearsed:
         return found
 
     def spending(self, steps: float, rule: Any) -> tuple[float, ...]:
-        """Shares of the compute that are spent at the ends of equal parts of the stream, if steps come evenly."""
+        """Shares of the compute that are spent at the ends of equal parts of the stream."""
         parts = len(self.beside_over_stream)
         each = [cost.under(rule) for cost in self.steps_over_stream]
-        of_steps = np.cumsum(np.interp(np.linspace(0, 1, parts), np.linspace(0, 1, len(each)), each)) * steps / parts
+        there = np.interp(np.linspace(0, 1, parts), np.linspace(0, 1, len(each)), each) * crowding(parts, self.power)
+        of_steps = np.cumsum(there) * steps / parts
         spent = of_steps + np.array([cost.under(rule) for cost in self.beside_over_stream])
         return tuple((spent / max(1.0, float(spent[-1]))).tolist())
 
@@ -106,6 +112,7 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
     of_parts: list[dict[Purpose, Cost]] = []  # of a step in each part of the stream
     beside: list[Cost] = []  # at the ends of the parts
     before, until = (0, dict(tally.of_steps)), 0
+    power, learner.pace.power = learner.pace.power, 1.0  # its own steps are even
     learner.iterations = float(not learner.method.trains)  # one that trains for evaluations runs all of its steps
     for arrived, label in enumerate(course.labels.tolist(), start=1):
         if learner.method.trains and not until and arrived > (len(of_parts) + begins) * count / parts:
@@ -130,7 +137,10 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
         anywhere = _mean_since((0, {}), (learner.steps, tally.of_steps))
         of_parts = [anywhere or learner.network.nominal(learner.batch_size)] * parts
     on: dict[Purpose, Cost] = {p: c - tally.of_steps.get(p, NOTHING) for p, c in learner.ledger.spent_on.items()}
-    return Rehearsed(_mean(of_parts), on, tuple(total(each.values()) for each in of_parts), tuple(beside))
+    weights = crowding(len(of_parts), power).tolist()
+    return Rehearsed(
+        _mean(of_parts, weights), on, tuple(total(each.values()) for each in of_parts), tuple(beside), power
+    )
 
 
 def _marked(sample: Sample, row: int) -> Sample:
@@ -149,9 +159,13 @@ def _mean_since(before: _Spent, after: _Spent) -> dict[Purpose, Cost]:
     return {purpose: part_of(cost, 1 / steps) for purpose, cost in spent.items()} if steps else {}
 
 
-def _mean(costs: Sequence[Mapping[Purpose, Cost]]) -> dict[Purpose, Cost]:
+def _mean(costs: Sequence[Mapping[Purpose, Cost]], weights: Sequence[float]) -> dict[Purpose, Cost]:
     purposes = dict.fromkeys(purpose for each in costs for purpose in each)
-    return {p: part_of(total(each.get(p, NOTHING) for each in costs), 1 / len(costs)) for p in purposes}
+    found: dict[Purpose, Cost] = {}
+    for p in purposes:
+        weighed = (part_of(each.get(p, NOTHING), weight) for each, weight in zip(costs, weights, strict=True))
+        found[p] = part_of(total(weighed), 1 / len(costs))
+    return found
 
 
 def measure(build: Callable[..., Learner], batch: int) -> tuple[dict[Purpose, Cost], float]:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from budgeted.budget import Budget, Compute
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner import state
 from budgeted.learner.files import disk_errors, part_of, read_json, remove, sync_file, sync_folder, write_json
 from budgeted.learner.handing_on import SUFFIXES, Format, described, hand_on, is_description
@@ -101,6 +101,8 @@ def load(
     own_method, own_problem: where it had a method, a part of one or a problem of its own, another like it.
     device: where to go on; where it was saved if not given.
     """
+    if not (Path(folder) / state.NUMBERS).exists():
+        raise state.BadCheckpoint(f"{folder} holds no saved learner: give the folder that save() was given")
     tensors, numbers = _read(Path(folder))
     told = numbers.get("learner")
     if told is None:
@@ -175,6 +177,8 @@ def export(
     names: of the classes in order of the rows, where labels are numbers. more: what else the JSON is to say.
     """
     path = Path(path)
+    if format not in SUFFIXES:
+        raise UnknownName("format", str(format), SUFFIXES)
     if path.suffix in (SUFFIXES[format], ".json"):  # the name of one of the two was given
         path = path.with_suffix("")
     model_at, facts_at = (path.with_name(path.name + suffix) for suffix in (SUFFIXES[format], ".json"))

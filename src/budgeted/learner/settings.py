@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args, get_type_hints
@@ -12,7 +11,9 @@ from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.layer_freezing import BatchNormStatistics
 from budgeted.freezing.registry import POLICIES
 from budgeted.freezing.units import Granularity
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.methods import Method
+from budgeted.models.normalisation import Normalisation
 from budgeted.network.rates import Schedule
 from budgeted.problems import PROBLEMS
 from budgeted.problems.augment import Augmentation
@@ -27,41 +28,58 @@ _NONE = ("none", "null", "")
 class LearnerSettings:
     """How training is done; the same for every method."""
 
-    batch_size: int = 16
+    batch_size: int = limited(16, "at least 2")
     """samples in a training batch"""
-    optimizer: Literal["adam", "adamw", "muon", "sgd"] = "adam"
-    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else"""
-    learning_rate: float = 3e-4
+    optimizer: Literal["adam", "adamw", "muon", "schedule-free", "sgd"] = "adam"
+    """algorithm of the updates; muon: for matrices and convolutions, with adamw for the head and all else;
+    schedule-free: adamw that predicts with an average inside the optimizer, whose bytes count"""
+    learning_rate: float = limited(3e-4, "above 0")
     """step size"""
-    weight_decay: float = 0.0
+    weight_decay: float = limited(0.0, "0 or more")
     """decay of the weights, as the optimizer defines it"""
-    momentum: float = 0.0
+    momentum: float = limited(0.0, "from 0 to below 1")
     """of sgd"""
-    muon_momentum: float = 0.95
+    muon_momentum: float = limited(0.95, "from 0 to below 1")
     """of muon"""
-    muon_iterations: int = 5
+    muon_iterations: int = limited(5, "from 1 to 100")
     """Newton-Schulz iterations of muon, which are charged"""
+    free_power: float = limited(0.0, "from 0 to 100")
+    """of schedule-free: above 0 late steps weigh more in the average, by their number to this power"""
     schedule: Schedule = "constant"
     """learning rate over a stream of known length: down to 0 in a line or a cosine"""
-    warm_up: int = 0
+    warm_up: int = limited(0, "0 or more")
     """steps after a new class in which the learning rate rises"""
-    label_smoothing: float = 0.0
+    pace_power: float = limited(1.0, "from 0.1 to 10")
+    """after a share s of a stream of known length, s ** this of the steps have come: 1 evenly, below 1 more of them
+    early (from the first full batch on), above 1 late"""
+    label_smoothing: float = limited(0.0, "from 0 to below 1")
     """of the cross-entropy; with it the feature gradient is asked of autograd"""
-    train_size: int | None = None
+    train_size: int | None = limited(None, "at least 1")
     """side in pixels of training images, whose steps cost less; None: as they are. Predictions see them as they are"""
-    train_size_until: float = 1.0
+    train_size_until: float = limited(1.0, "above 0 and at most 1")
     """share of the stream up to which they are smaller"""
     average: Literal["none", "float32", "bfloat16"] = "none"
     """predict with an average of the weights along the training, kept in this precision: its bytes count"""
-    average_decay: float = 0.99
+    average_decay: float = limited(0.99, "from 0 to below 1")
     """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
-    average_warm_up: float = 10.0
+    average_warm_up: float = limited(10.0, "above 1")
     """until then over 1 / (this - 1) of the steps so far"""
+    normalisation: Normalisation = "batch"
+    """in the place of the model's batch norms: group norm, or group norm and then batch norm (continual)"""
+    norm_groups: int = limited(8, "at least 1")
+    """of channels in group norm, as far as they divide a layer's channels"""
     norms: Literal["running", "memory"] = "running"
     """statistics of batch norm in predictions: the running ones, or of stored samples as they are, measured before an
     evaluation"""
-    norm_samples: int = 256
+    norm_samples: int = limited(256, "at least 2")
     """of the memory, as many of each class, that they are measured on"""
+    new_rows: Literal["random", "mean"] = "random"
+    """where the row of a new class starts: drawn, or from the features of its first sample beside the mean of stored
+    ones, which a forward pass computes"""
+    candidates: float = limited(1.0, "from 1 to 100")
+    """stored samples that are run forward for every one that is trained on, of which the hard ones are likelier"""
+    hardness: float = limited(1.0, "from 0 to 100")
+    """of candidates: weights are the ranks of the losses to this power; 0 draws evenly"""
     selection: str | None = None
     """which samples stay (greedy-balanced, greedy-quota, reservoir, aser, unlimited); None: the method's own"""
     granularity: Granularity = "block"
@@ -70,9 +88,9 @@ class LearnerSettings:
     """modules that never rest, by parts of their paths, with commas between them"""
     batch_norm: BatchNormStatistics = "update"
     """running statistics of frozen blocks go on, or are held"""
-    sampled_fraction: float = 0.0005
+    sampled_fraction: float = limited(0.0005, "above 0 and at most 1")
     """share of the parameters whose per-sample gradients serve the class similarity"""
-    sampled_group: int = 16
+    sampled_group: int = limited(16, "at least 1")
     """how many of them are drawn together, neighbours in one layer: fewer layers to read; 1 draws each by itself"""
     sampled_mode: Literal["training", "evaluation"] = "training"
     """of the training step itself, where batch norm couples the samples of a batch; or, by one more forward and
@@ -85,25 +103,7 @@ class LearnerSettings:
     """memory format of convolutions: faster on CPUs"""
 
     def __post_init__(self) -> None:
-        for name, fits, wanted in (
-            ("batch_size", self.batch_size >= 2, "at least 2"),
-            ("learning_rate", math.isfinite(self.learning_rate) and self.learning_rate > 0, "above 0"),
-            ("weight_decay", math.isfinite(self.weight_decay) and self.weight_decay >= 0, "0 or more"),
-            ("momentum", 0 <= self.momentum < 1, "from 0 to below 1"),
-            ("warm_up", self.warm_up >= 0, "0 or more"),
-            ("muon_momentum", 0 <= self.muon_momentum < 1, "from 0 to below 1"),
-            ("muon_iterations", 1 <= self.muon_iterations <= 100, "from 1 to 100"),
-            ("label_smoothing", 0 <= self.label_smoothing < 1, "from 0 to below 1"),
-            ("train_size", self.train_size is None or self.train_size >= 1, "1 or more"),
-            ("train_size_until", 0 < self.train_size_until <= 1, "above 0 and at most 1"),
-            ("average_decay", 0 <= self.average_decay < 1, "from 0 to below 1"),
-            ("average_warm_up", math.isfinite(self.average_warm_up) and self.average_warm_up > 1, "above 1"),
-            ("norm_samples", self.norm_samples >= 2, "at least 2"),
-            ("sampled_fraction", 0 < self.sampled_fraction <= 1, "above 0 and at most 1"),
-            ("sampled_group", self.sampled_group >= 1, "at least 1"),
-        ):
-            if not fits:
-                raise BudgetedError(f"{name} must be {wanted}, got {getattr(self, name)}")
+        refuse_outside_limits(self)
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,16 @@ class Settings:
     """of a problem that was given by name"""
 
 
-def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool, problem: str | None = None) -> Settings:
-    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1."""
+def from_pairs(
+    pairs: Mapping[str, str],
+    method: Method,
+    flips: bool,
+    problem: str | None = None,
+    usual: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1; what they leave
+    open is as usual: with the method as it is now, if not given."""
+    pairs = {**(usual_with(method) if usual is None else usual), **pairs}
     kinds = _kinds(method, pairs, problem)
     parts: dict[str, dict[str, Any]] = {part: {} for part in kinds}
     for key, value in pairs.items():
@@ -147,6 +155,12 @@ def from_pairs(pairs: Mapping[str, str], method: Method, flips: bool, problem: s
         typed["codec"],
         typed["problem"],
     )
+
+
+def usual_with(method: Method) -> dict[str, str]:
+    """What the method is usually run with, as far as its parts are those that it names itself."""
+    known = {*setting_names(method)}
+    return {key: value for key, value in method.usual.items() if key in known}
 
 
 def setting_names(method: Method) -> list[str]:
@@ -207,4 +221,5 @@ def _value(key: str, text: str, kind: Any) -> Any:
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
         return kind(text)
     except (KeyError, ValueError) as error:
-        raise BudgetedError(f"{key}={text}: expected {kind.__name__}") from error
+        wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, kind.__name__)
+        raise BudgetedError(f"{key}={text}: give {wanted}") from error

@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from budgeted.budget.kept import prefixed, without_prefix
 from budgeted.errors import BudgetedError
 from budgeted.learner import segments
 from budgeted.learner.files import (
@@ -56,17 +57,26 @@ class BadCheckpoint(BudgetedError):
 
 def tensors_of(learner: Learner, apart: Collection[str] = ()) -> dict[str, Tensor]:
     """Everything that is a tensor, by name; without the rows of the memory's journals in `apart`."""
-    tensors = learner.network.state()
-    tensors |= {f"memory.{name}": tensor for name, tensor in learner.memory.state(apart).items()}
-    for part in ("retrieval", "selection", "method", "problem"):
-        for name, tensor in getattr(learner, part).state().items():
-            tensors[f"{part}.{name}"] = tensor
+    tensors = _state_of(learner, "retrieval", "selection", "method", "problem")
+    tensors |= prefixed("memory", learner.memory.state(apart))
     if learner.waiting:
         samples = stacked([sample for sample, _ in learner.waiting])
         parts = {"samples": samples} if isinstance(samples, Tensor) else samples
-        tensors |= {f"waiting.{name}": tensor for name, tensor in parts.items()}
+        tensors |= prefixed("waiting", parts)
         tensors["waiting.rows"] = torch.tensor([row for _, row in learner.waiting])
-    # safetensors takes no shared or strided storage; a copy also keeps what later steps would overwrite
+    return _copied(tensors)
+
+
+def _state_of(learner: Learner, *parts: str) -> dict[str, Tensor]:
+    """Of the network, and of these parts."""
+    tensors = learner.network.state()
+    for part in parts:
+        tensors |= prefixed(part, getattr(learner, part).state())
+    return tensors
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """safetensors takes no shared or strided storage; a copy also keeps what later steps would overwrite."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
 
 
@@ -96,21 +106,22 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         )
     learner.problem.meet(*(_key(key) for key in numbers["class_labels"]))
     learner.problem.grow(learner.network, len(learner.class_labels), learner.generators["head"])
-    learner.method.load_state(_part("method", tensors), learner.device)  # it may have changed network and memory
+    # it may have changed network and memory
+    learner.method.load_state(without_prefix("method", tensors), learner.device)
     try:
         learner.network.load_state(tensors)
     except KeyError as missing:
         raise BadCheckpoint(f"{missing.args[0]}: it is of another model") from missing
-    of_memory = _part("memory", tensors)
+    of_memory = without_prefix("memory", tensors)
     learner.memory.load_state(of_memory, of_memory.keys() if LOG in numbers else ())  # read for us alone, row by row
-    for name, places in _part(LOG, tensors).items():
+    for name, places in without_prefix(LOG, tensors).items():
         journal = learner.memory.journals[name]
         journal.rows.settle(places.numpy())
         journal.segments = segments.from_json(numbers[LOG][name])
     learner.memory.watch(learner.retrieval)
     for part in ("retrieval", "selection", "problem"):
-        getattr(learner, part).load_state(_part(part, tensors), learner.device)
-    waiting = _part("waiting", tensors)
+        getattr(learner, part).load_state(without_prefix(part, tensors), learner.device)
+    waiting = without_prefix("waiting", tensors)
     rows = waiting.pop("rows", torch.empty(0))
     samples = waiting.get("samples", waiting)
     learner.waiting = [(at(samples, place), int(row)) for place, row in enumerate(rows)]
@@ -127,10 +138,7 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
 
 def answering_state(learner: Learner) -> dict[str, Tensor]:
     """What predictions are made from: copies, so that training may go on."""
-    tensors = learner.network.state()
-    for part in ("method", "problem"):
-        tensors |= {f"{part}.{name}": tensor for name, tensor in getattr(learner, part).state().items()}
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return _copied(_state_of(learner, "method", "problem"))
 
 
 @torch.no_grad()
@@ -141,17 +149,12 @@ def restore_answers(learner: Learner, tensors: Mapping[str, Tensor], class_label
     learner.method.grown()
     learner.network.load_state(tensors)
     for part in ("method", "problem"):
-        getattr(learner, part).load_state(_part(part, tensors), learner.device)
+        getattr(learner, part).load_state(without_prefix(part, tensors), learner.device)
 
 
 def _key(written: Any) -> Any:
     """A key as it was: JSON makes lists of tuples."""
     return tuple(_key(each) for each in written) if isinstance(written, list) else written
-
-
-def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    prefix = f"{name}."
-    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
 
 
 def write(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None, *, logged: bool = False) -> None:
@@ -264,7 +267,7 @@ def read_numbers(folder: Path) -> dict[str, Any]:
 def weights_digest(learner: Learner) -> str:
     """One hash over all parameters and buffers, and their average, whatever their memory format."""
     digest = hashlib.sha256()
-    averaged = {} if learner.network.average is None else learner.network.average.weights
+    averaged = {} if learner.network.average is None else learner.network.average.by_name()
     for name, tensor in (*sorted(learner.model.state_dict().items()), *sorted(averaged.items())):
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

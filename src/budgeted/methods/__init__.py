@@ -13,8 +13,8 @@ __all__ = ["METHODS", "Holding", "Method", "Named", "Step", "ccl_dc_over", "lide
 
 # importing a file registers what is in it; this is the order of lists
 _FILES = (
-    "vanilla", "er", "al_sar", "der", "x_der", "ewc", "cama", "lider", "ccl_dc", "mir", "aser", "ocs", "gdumb", "clib",
-    "bic", "rm", "memo", "remind", "sparcl", "trire",
+    "cram", "vanilla", "er", "al_sar", "der", "x_der", "ewc", "cama", "lider", "ccl_dc", "mir", "aser", "ocs", "gdumb",
+    "clib", "bic", "rm", "memo", "remind", "sparcl", "trire",
 )  # fmt: skip
 for _file in _FILES:
     importlib.import_module(f"budgeted.methods.{_file}")

@@ -40,6 +40,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited
 from budgeted.methods.bias import IDENTITY, Correction, fit
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
@@ -52,17 +53,16 @@ class BiasCorrection(Method):
     """ER with distillation from the model at the last boundary and a fitted correction of the bias to new classes"""
 
     kept = ("_teacher", "_taught", "_kept", "_met", "_old", "_before", "_correction", "_rows")
-    limits: ClassVar = {"temperature": "above 0", "validation": "at least 1", "every": "at least 2", "decay": "above 0"}
     boundaries: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
-    temperature: float = 2.0
+    temperature: float = limited(2.0, "above 0")
     """T, by which both models' logits are divided"""
-    validation: int = 5
+    validation: int = limited(5, "at least 1")
     """samples of every class that are withheld from training"""
-    every: int = 10
+    every: int = limited(10, "at least 2")
     """one of so many samples of a class may be withheld (the paper's 9 to 1)"""
-    decay: float = 0.01
+    decay: float = limited(0.01, "above 0")
     """pull of the correction towards none: it matters where the withheld samples are few"""
     offline: bool = False
     """the paper's form: n to m against the cross-entropy, and no new teacher between boundaries"""

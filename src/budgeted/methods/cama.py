@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from budgeted.limits import limited
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Step
@@ -33,9 +34,8 @@ class ConfidenceAwareMovingAverage(DarkExperienceReplay):
     """DER++ with stored logits renewed by a confidence-aware moving average"""
 
     kept = ("confidences",)
-    limits = {"recent": "at least 1"}  # noqa: RUF012
 
-    recent: int = 5
+    recent: int = limited(5, "at least 1")
     """N: how many of the last confidences of a class count"""
 
     def begin(self, learner: LentToMethod) -> None:

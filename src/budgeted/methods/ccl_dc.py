@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from budgeted.budget import Purpose
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited
 from budgeted.methods.er import ER
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Step
@@ -51,17 +52,14 @@ class Collaboration(_Behind):
     """A second network beside the method behind it (in the order of a class's bases)."""
 
     kept = ("peer", "twin")
-    limits = {  # noqa: RUF012
-        "label_weight": "0 or more", "distillation": "0 or more", "kd_temperature": "above 0",
-    }  # fmt: skip
     base: ClassVar[type[Method]]
     """the method behind"""
 
-    label_weight: float = 0.5
+    label_weight: float = limited(0.5, "0 or more")
     """weight of the labels of a view; of a plain cross-entropy of the batch, too"""
-    distillation: float = 1.0
+    distillation: float = limited(1.0, "0 or more")
     """weight of what the other network says"""
-    kd_temperature: float = 4.0
+    kd_temperature: float = limited(4.0, "above 0")
     """of the distillation"""
     _peer_loss: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _peer_logits: Tensor | None = field(default=None, init=False, repr=False, compare=False)

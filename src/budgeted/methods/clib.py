@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, PartName, Step
 from budgeted.replay import Column, Selection
@@ -50,27 +51,24 @@ class SampleWiseImportance(Method):
     """memory only; the largest class loses the sample that lowers the loss least; the learning rate follows the loss"""
 
     kept = ("_rate", "_fall", "_steps", "_measured", "_falls", "_turns", "_turn")
-    limits = {  # noqa: RUF012
-        "ema": "from 0 to below 1", "importance_period": "at least 1", "rate_step": "between 0 and 1",
-        "rate_period": "at least 1", "rate_turns": "at least 2", "significance": "between 0 and 0.5",
-    }  # fmt: skip
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
+    of_classes: ClassVar[bool] = True
     selection: Named[Selection] = "least-important"
 
-    ema: float = 0.9
+    ema: float = limited(0.9, "from 0 to below 1")
     """weight of the old importance in the moving average"""
-    importance_period: int = 10
+    importance_period: int = limited(10, "at least 1")
     """steps between two measurements of the memory's loss"""
     adaptive_rate: bool = True
     """whether the learning rate follows the loss; otherwise it stays as set"""
-    rate_step: float = 0.95
+    rate_step: float = limited(0.95, "between 0 and 1")
     """ratio of the present learning rate to the next higher, and of the next lower to the present"""
-    rate_period: int | None = None
+    rate_period: int | None = limited(None, "at least 1")
     """measurements in one turn of a learning rate; None: as many as let the two be compared for the first time after a
     tenth of the stream, or 10 where nobody knows how long it is"""
-    rate_turns: int = 10
+    rate_turns: int = limited(10, "at least 2")
     """turns of each learning rate before they are compared"""
-    significance: float = 0.05
+    significance: float = limited(0.05, "between 0 and 0.5")
     """of the t-test that moves the learning rate"""
     _rate: float = field(default=0.0, init=False)  # the present one
     _steps: int = field(default=0, init=False)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 _RATIOS = (3 / 4, 4 / 3)  # of width to height
-_TRIES = 10
 
 
 def boxes(count: int, size: Sequence[int], smallest: float, generator: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -20,40 +20,30 @@ def boxes(count: int, size: Sequence[int], smallest: float, generator: np.random
     height, width = size
     found = np.tile(np.array([0, 0, height, width], np.int64), (count, 1))
     for row in range(count):
-        for _ in range(_TRIES):
+        for _ in range(10):
             area = generator.uniform(smallest, 1) * height * width
             ratio = math.exp(generator.uniform(math.log(_RATIOS[0]), math.log(_RATIOS[1])))
             across, down = max(1, round(math.sqrt(area * ratio))), max(1, round(math.sqrt(area / ratio)))
             if across <= width and down <= height:
-                top, left = generator.integers(height - down + 1), generator.integers(width - across + 1)
-                found[row] = top, left, down, across
+                place = generator.integers(height - down + 1), generator.integers(width - across + 1)
+                found[row] = *place, down, across
                 break
     return found
 
 
 def weights_of(found: npt.NDArray[np.int64], size: Sequence[int]) -> tuple[Tensor, Tensor]:
     """For every box the matrices that resize its rows and its columns to the whole map's."""
-    height, width = size
-    down = np.stack([_bilinear(top, length, height) for top, _, length, _ in found])
-    across = np.stack([_bilinear(left, length, width) for _, left, _, length in found])
-    return torch.from_numpy(down), torch.from_numpy(across)
+    down = torch.stack([_bilinear(top, length, size[0]) for top, _, length, _ in found.tolist()])
+    return down, torch.stack([_bilinear(left, length, size[1]) for _, left, _, length in found.tolist()])
 
 
-def _bilinear(start: int, length: int, size: int) -> npt.NDArray[np.float32]:
+def _bilinear(start: int, length: int, size: int) -> Tensor:
     """[size, size]: what each new place takes of the old ones start ... start + length - 1 (corners not aligned)."""
-    places = np.clip((np.arange(size) + 0.5) * length / size - 0.5, 0, length - 1)
-    lower = np.floor(places).astype(np.int64)
-    upper = np.minimum(lower + 1, length - 1)
-    matrix = np.zeros((size, size), np.float32)
-    rows = np.arange(size)
-    np.add.at(matrix, (rows, start + lower), 1 - (places - lower))
-    np.add.at(matrix, (rows, start + upper), places - lower)
+    matrix, places = torch.zeros(size, size), torch.eye(length, dtype=torch.float64)
+    matrix[:, start : start + length] = F.interpolate(places[None], size, mode="linear", align_corners=False)[0].T
     return matrix
 
 
 def resized(features: Tensor, down: Tensor, across: Tensor) -> Tensor:
     """Maps [samples, channels, height, width] by their matrices."""
-    samples, channels, height, width = features.shape
-    rows = torch.bmm(features.reshape(samples, channels * height, width), across.transpose(1, 2))
-    columns = rows.view(samples, channels, height, width).transpose(2, 3).reshape(samples, channels * width, height)
-    return torch.bmm(columns, down.transpose(1, 2)).view(samples, channels, width, height).transpose(2, 3)
+    return torch.einsum("schw,sxw,syh->scyx", features, across, down)

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from budgeted.limits import limited
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Column, Selection
 
@@ -34,14 +35,13 @@ LOGITS = "logits"
 class DarkExperienceReplay(Method):
     """dark experience replay: labels and the logits of the past are replayed"""
 
-    limits = {"alpha": "0 or more", "beta": "0 or more"}  # noqa: RUF012
     needs_classes = needs_stream = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.375
 
-    alpha: float = 0.5
+    alpha: float = limited(0.5, "0 or more")
     """weight of the stored logits"""
-    beta: float = 0.5
+    beta: float = limited(0.5, "0 or more")
     """weight of the replayed labels"""
     _newest: Tensor | None = field(default=None, init=False, repr=False)
 

@@ -25,6 +25,7 @@ from typing import ClassVar, TypeAlias
 import torch
 from torch import Tensor
 
+from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, Step
 from budgeted.replay import Selection
@@ -38,14 +39,13 @@ class ElasticWeightConsolidation(Method):
     """elastic weight consolidation (EWC++) over experience replay"""
 
     kept = ("fisher", "importance", "anchor", "averaged", "anchored")
-    limits = {"strength": "0 or more", "window": "at least 1"}  # noqa: RUF012
     boundaries: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
 
-    strength: float = 200.0
+    strength: float = limited(200.0, "0 or more")
     """lambda: weight of the penalty"""
-    window: int = 500
+    window: int = limited(500, "at least 1")
     """steps over which the Fisher information is averaged"""
     normalised: bool = False
     """whether F is scaled to 0 … 1 over all weights when it goes into the penalty (as in EWC++)"""

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Named, PartName
 from budgeted.models.initialise import DRAWN, draw
@@ -46,14 +47,13 @@ class TrainsForEvaluation(Method):
     """balance the memory, train from scratch on it at every evaluation, and never in between"""
 
     kept = ("_start", "_trained")
-    limits = {"epochs": "at least 1", "last_rate": "from 0 to 1"}  # noqa: RUF012
     trains: ClassVar[bool] = False
     own: ClassVar[frozenset[PartName]] = frozenset({"selection", "retrieval", "freezing"})
     selection: Named[Selection] = "greedy-quota"
 
-    epochs: int | None = None
+    epochs: int | None = limited(None, "at least 1")
     """passes over the memory at every evaluation; None: as many as the iterations due since the last one make"""
-    last_rate: float = 0.01
+    last_rate: float = limited(0.01, "from 0 to 1")
     """share of the learning rate that is left at the last step of the cosine"""
     restart: Literal["draw", "given"] = "draw"
     """every training starts from newly drawn weights, or from those that the model had at first (kept, and counted)"""

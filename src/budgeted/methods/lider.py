@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited
 from budgeted.methods.der import DarkExperienceReplay
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Step
@@ -48,18 +49,14 @@ class LipschitzTerm(_Behind):
     """Adds the term to the loss of the method behind it (in the order of a class's bases)."""
 
     kept = ("targets", "averaged")
-    limits = {  # noqa: RUF012
-        "target_weight": "0 or more", "lipschitz_weight": "0 or more", "target_steps": "at least 1",
-        "power_iterations": "at least 1",
-    }  # fmt: skip
 
-    target_weight: float = 0.3
+    target_weight: float = limited(0.3, "0 or more")
     """weight of the distance to the targets"""
-    lipschitz_weight: float = 0.1
+    lipschitz_weight: float = limited(0.1, "0 or more")
     """weight of the Lipschitz constants themselves"""
-    target_steps: int = 100
+    target_steps: int = limited(100, "at least 1")
     """first steps whose mean constants are the targets"""
-    power_iterations: int = 10
+    power_iterations: int = limited(10, "at least 1")
     """for the spectral norms"""
 
     def begin(self, learner: LentToMethod) -> None:

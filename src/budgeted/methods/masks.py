@@ -10,22 +10,13 @@ from budgeted.network import Network
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def masked_layers(network: Network) -> list[str]:
-    """Paths of the layers whose weights are masked: convolutions and linear layers but the first and the head. A model
-    with none between the two has its first masked."""
-    trained = network.trained_by_name()
-    layers = [
-        path
-        for path, module in network.model.named_modules()
-        if isinstance(module, _LAYERS) and f"{path}.weight" in trained and path != network.freezing.chain.head
-    ]
-    return layers[1:] or layers
-
-
 def masked_weights(network: Network) -> dict[str, nn.Parameter]:
-    """Their weights, by name."""
-    trained = network.trained_by_name()
-    return {f"{path}.weight": trained[f"{path}.weight"] for path in masked_layers(network)}
+    """Weights that are masked, by name: of convolutions and linear layers but the first and the head. A model with none
+    between the two has its first masked."""
+    trained, head = network.trained_by_name(), network.freezing.chain.head
+    layers = [path for path, module in network.model.named_modules() if isinstance(module, _LAYERS) and path != head]
+    names = [f"{path}.weight" for path in layers if f"{path}.weight" in trained]
+    return {name: trained[name] for name in names[1:] or names}
 
 
 def strongest(scores: Tensor, count: int) -> Tensor:

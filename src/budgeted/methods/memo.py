@@ -34,6 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method, Step
 from budgeted.network.expandable import Expandable
@@ -45,13 +46,12 @@ class MemoryEfficientExpandable(Method):
     """ER and one more last stage of the net for every task: old ones rest, an auxiliary classifier drives the new"""
 
     kept = ("_old",)
-    limits = {"auxiliary_weight": "0 or more"}  # noqa: RUF012
     boundaries: ClassVar[bool] = True
     reshapes: ClassVar[bool] = True
     needs_classes: ClassVar[bool] = True
     stream_share: float = 0.5
 
-    auxiliary_weight: float = 1.0
+    auxiliary_weight: float = limited(1.0, "0 or more")
     """weight of the auxiliary classifier's cross-entropy"""
     _old: int = field(default=0, init=False)  # classes at the last boundary
 

@@ -17,8 +17,7 @@ does not define itself. What is kept between steps is declared in `kept`, what i
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from budgeted.budget.kept import Keeps
 from budgeted.errors import BudgetedError
 from budgeted.freezing.policies import FreezingPolicy
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.methods.lent import LentToMethod
 from budgeted.registry import Registry
 from budgeted.replay import Codec, Column, Retrieval, Selection
@@ -37,18 +37,6 @@ T = TypeVar("T")
 Named: TypeAlias = str | T
 """A part by its name, or the part itself."""
 PartName = Literal["selection", "retrieval", "freezing", "codec"]
-
-
-LIMITS: Mapping[str, Callable[[float], bool]] = {
-    "0 or more": lambda value: value >= 0,
-    "above 0": lambda value: value > 0,
-    "at least 1": lambda value: value >= 1,
-    "at least 2": lambda value: value >= 2,
-    "from 0 to below 1": lambda value: 0 <= value < 1,
-    "from 0 to 1": lambda value: 0 <= value <= 1,
-    "between 0 and 1": lambda value: 0 < value < 1,
-    "between 0 and 0.5": lambda value: 0 < value < 0.5,
-}
 
 
 @dataclass(frozen=True)
@@ -81,15 +69,17 @@ class Method(Keeps):
     """which blocks rest"""
     codec: Named[Codec] = "raw"
     """what a slot holds of a sample"""
-    stream_share: float = 0.0
+    stream_share: float = limited(0.0, "from 0 to 1")
     """share of a batch that is taken from the samples that just arrived; 0 trains from the memory alone"""
 
-    limits: ClassVar[Mapping[str, str]] = {"stream_share": "from 0 to 1"}
-    """what settings must be, in words that `LIMITS` knows, such as "at least 1"; those of the bases hold too"""
+    usual: ClassVar[Mapping[str, str]] = {}
+    """settings of the learner and of the parts that it is run with where nobody says others, as KEY=VALUE pairs"""
     needs_classes: ClassVar[bool] = False
     """whether it keeps something for every class, so that there must be no more of them than were declared"""
     whole_head: ClassVar[bool] = False
     """whether the head has a row for every declared class from the start (X-DER), instead of growing with them"""
+    of_classes: ClassVar[bool] = False
+    """whether it looks at the logits of classes, or makes other views of a picture, though its loss is the plain one"""
     needs_stream: ClassVar[bool] = False
     """whether a batch must have samples of the stream"""
     name: ClassVar[str] = ""
@@ -108,11 +98,7 @@ class Method(Keeps):
     """arrived samples that wait for one place in a batch; with more than one, `pick` says which take the places"""
 
     def __post_init__(self) -> None:
-        for kind in type(self).__mro__:
-            for name, wanted in vars(kind).get("limits", {}).items():
-                value = getattr(self, name)
-                if value is not None and not (math.isfinite(value) and LIMITS[wanted](value)):
-                    raise BudgetedError(f"method.{name} must be {wanted}, got {value}")
+        refuse_outside_limits(self, "method.")
 
     _learner = cast("LentToMethod | None", None)  # no annotation: it is no setting
 

@@ -17,11 +17,13 @@ Deviations, ours / paper / published code: docs/methods/ocs.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Method
 from budgeted.network.per_sample import flat
@@ -32,13 +34,13 @@ from budgeted.network.per_sample import flat
 class OnlineCoreset(Method):
     """ER that trains on and keeps the arrived samples whose gradients speak for the others and for the memory"""
 
-    limits = {"choices": "at least 1", "tau": "0 or more"}  # noqa: RUF012
+    of_classes: ClassVar[bool] = True
     needs_stream = True
     stream_share: float = 0.5
 
-    choices: int = 2
+    choices: int = limited(2, "at least 1")
     """arrived samples for each place that they have in a batch"""
-    tau: float = 1000.0
+    tau: float = limited(1000.0, "0 or more")
     """weight of the affinity with what is stored"""
 
     def pick(self, samples: Tensor, rows: Tensor) -> Tensor:

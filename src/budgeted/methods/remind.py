@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from budgeted.budget import BudgetSpent
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited
 from budgeted.methods.crops import boxes, resized, weights_of
 from budgeted.methods.method import METHODS, Method, Step
 from budgeted.network.front import FrontAndRest
@@ -51,35 +52,26 @@ class REMIND(Method):
     """ER for a part of the stream; then its front rests, and quantised features are replayed to the rest"""
 
     kept = ("_over",)
-    limits = {  # noqa: RUF012
-        "base_share": "from 0 to 1", "trained_blocks": "0 or more", "codebooks": "at least 1",
-        "smallest_crop": "between 0 and 1", "mixup": "0 or more",
-    }  # fmt: skip
     boundaries: ClassVar[bool] = True
     reshapes: ClassVar[bool] = True
     stream_share: float = 0.5
 
-    base_share: float = 0.6
+    base_share: float = limited(0.6, "from 0 to 1")
     """share of the stream after which the front rests (1: never); the first task, where its length is not known"""
-    trained_blocks: int = 2
+    trained_blocks: int = limited(2, "0 or more")
     """blocks below the head that go on being trained; the first block of the network never does"""
-    codebooks: int = 32
+    codebooks: int = limited(32, "at least 1")
     """bytes of a position's code: as many as divide the channels, and no more than so many"""
-    smallest_crop: float = 2 / 7
+    smallest_crop: float = limited(2 / 7, "between 0 and 1")
     """smallest share of a feature map that a crop keeps; the largest is all of it"""
-    mixup: float = 0.1
+    mixup: float = limited(0.1, "0 or more")
     """lambda is drawn from Beta(mixup, mixup); 0 mixes nothing"""
     _over: bool = field(default=False, init=False)  # is the base behind?
     mix = (1.0, np.zeros(0, np.int64))  # lambda of the step under way, and whom each replayed one is mixed with
 
     def model(self, model: nn.Module, example: Any) -> nn.Module:
-        return FrontAndRest(model, example, self.trained_blocks, self.codebooks)
-
-    @property
-    def split(self) -> FrontAndRest:
-        found = self.learner.network.model
-        assert isinstance(found, FrontAndRest)
-        return found
+        self.split = FrontAndRest(model, example, self.trained_blocks, self.codebooks)
+        return self.split
 
     # -- the end of the base -----------------------------------------------------------------------------------
 
@@ -138,8 +130,7 @@ class REMIND(Method):
     # -- samples are codes -------------------------------------------------------------------------------------
 
     def features(self, samples: Tensor) -> Tensor:
-        inputs = self.learner.problem.inputs(samples)
-        assert isinstance(inputs, Tensor)
+        inputs: Any = self.learner.problem.inputs(samples)
         return self.learner.network.outputs_of_part("forward", self.split.front, inputs)
 
     def codes(self, features: Tensor) -> Tensor:
@@ -149,18 +140,16 @@ class REMIND(Method):
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
         """Of a mixed sample: lambda of its own label's, the rest of the other's."""
-        (share, others), own = self.mix, super().loss
+        share, others = self.mix
         if not self._over or share == 1 or len(others) != len(step.labels) - step.new:
-            return own(step, logits)
+            return super().loss(step, logits)
         loss, new, count = self.learner.problem.loss, step.new, len(step.labels)
         replayed, labels = logits[new:], step.labels[new:]
         found = share * loss(replayed, step.inputs, labels)
         found = found + (1 - share) * loss(replayed, step.inputs, labels[torch.from_numpy(others)])
-        return (
-            found
-            if not new
-            else (new * loss(logits[:new], step.inputs, step.labels[:new]) + (count - new) * found) / count
-        )
+        if not new:
+            return found
+        return (new * loss(logits[:new], step.inputs, step.labels[:new]) + (count - new) * found) / count
 
 
 class Codes:

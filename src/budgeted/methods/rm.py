@@ -32,6 +32,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from budgeted.limits import limited
 from budgeted.methods.method import METHODS, Method, PartName
 from budgeted.replay.membership import Slots
 from budgeted.replay.selection import balanced_counts
@@ -43,14 +44,14 @@ class RainbowMemory(Method):
     """ER with a memory of samples that range from certain to uncertain, by the votes of augmented views"""
 
     kept = ("_ended",)
-    limits = {"views": "at least 2", "spare": "between 0 and 1"}  # noqa: RUF012
     own: ClassVar[frozenset[PartName]] = frozenset({"selection"})
     boundaries: ClassVar[bool] = True
+    of_classes: ClassVar[bool] = True
     stream_share: float = 0.5
 
-    views: int = 12
+    views: int = limited(12, "at least 2")
     """A: augmented views of a sample that vote"""
-    spare: float = 0.25
+    spare: float = limited(0.25, "between 0 and 1")
     """share of the slots that a choice empties"""
     _ended: int = field(default=0, init=False)  # tasks
 

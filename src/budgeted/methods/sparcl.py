@@ -29,6 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.masks import masked_weights, share_of, strongest
 from budgeted.methods.method import METHODS, Method, Named, Step
@@ -44,35 +45,31 @@ class SparseContinualLearning(Method):
     """ER with few active weights, fewer gradients, and the easiest of what arrived left out"""
 
     kept = ("active", "trained", "steps", "adjusted", "mistakes", "passed", "met")
-    limits = {  # noqa: RUF012
-        "density": "between 0 and 1", "gradient_density": "between 0 and 1", "alpha": "0 or more", "beta": "0 or more",
-        "within": "from 0 to below 1", "between": "from 0 to below 1", "adjust": "above 0", "refresh": "at least 1",
-        "removed": "from 0 to below 1", "passes": "at least 1",
-    }  # fmt: skip
     boundaries: ClassVar[bool] = True
+    of_classes: ClassVar[bool] = True
     leaves_out: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
 
-    density: float = 0.25
+    density: float = limited(0.25, "between 0 and 1")
     """share of a layer's weights that are active"""
-    gradient_density: float = 0.2
+    gradient_density: float = limited(0.2, "between 0 and 1")
     """share of a layer's weights that are trained"""
-    alpha: float = 0.5
+    alpha: float = limited(0.5, "0 or more")
     """weight of the gradient on the stream in the importance"""
-    beta: float = 1.0
+    beta: float = limited(1.0, "0 or more")
     """weight of the gradient on the memory in the importance"""
-    within: float = 0.01
+    within: float = limited(0.01, "from 0 to below 1")
     """share of a layer's weights that an adjustment exchanges"""
-    between: float = 0.01
+    between: float = limited(0.01, "from 0 to below 1")
     """share of a layer's weights that become active when a task ends, until the next adjustment"""
-    adjust: float = 0.02
+    adjust: float = limited(0.02, "above 0")
     """share of the stream between two adjustments of the active weights"""
-    refresh: int = 48
+    refresh: int = limited(48, "at least 1")
     """steps between two choices of the trained weights; adjustments fall on them"""
-    removed: float = 0.3
+    removed: float = limited(0.3, "from 0 to below 1")
     """share of the arrived samples that is left out of the later steps on them"""
-    passes: int = 3
+    passes: int = limited(3, "at least 1")
     """steps on arrived samples before some are left out"""
 
     def begin(self, learner: LentToMethod) -> None:
@@ -112,12 +109,14 @@ class SparseContinualLearning(Method):
             self._refresh(step, weights)
         self.steps += 1
         gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-        self.learner.run("backward", _mask, [*gradients.values()], [self.trained[name] for name in gradients])
+        if gradients:  # all of them may rest
+            masks = [self.trained[name] for name in gradients]
+            self.learner.run("backward", torch._foreach_mul_, [*gradients.values()], masks)
 
     @torch.no_grad()
     def after_step(self, step: Step, logits: Tensor) -> None:
         weights = masked_weights(self.learner.network)
-        self.learner.run("optimizer", _mask, [*weights.values()], [self.active[name] for name in weights])
+        self.learner.run("optimizer", torch._foreach_mul_, [*weights.values()], [self.active[n] for n in weights])
         if step.new and self.passed < self.passes:
             mistaken = self.learner.run("backward", _mistaken, logits[: step.new], step.labels[: step.new])
             self.mistakes[: step.new] += mistaken.cpu()
@@ -197,10 +196,6 @@ def _begin(weight: Tensor, count: int) -> Tensor:
     active = strongest(weight.abs(), count)
     weight.mul_(active)
     return active
-
-
-def _mask(values: list[Tensor], masks: list[Tensor]) -> None:
-    torch._foreach_mul_(values, masks)
 
 
 def _mistaken(logits: Tensor, labels: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ Deviations, ours / paper / published code: docs/methods/trire.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -34,25 +35,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
-from budgeted.methods.masks import masked_layers, masked_weights
+from budgeted.methods.masks import masked_weights, strongest
 from budgeted.methods.method import METHODS, Method, Named, Step
-from budgeted.methods.phases import (
-    RETAIN,
-    REVISE,
-    REWIND,
-    both,
-    count_wins,
-    directed,
-    extracted,
-    follow,
-    go_back,
-    keep_up,
-    of_stream,
-    unite,
-)  # fmt: skip
+from budgeted.network.head import carried_over
 from budgeted.replay import Selection
 
+RETAIN, REVISE, REWIND = range(3)
 _ACTIVITY = "activity"
 
 
@@ -62,37 +52,32 @@ class TriRE(Method):
     """ER that retains each task's most active weights, revises them gently and rewinds the others"""
 
     kept = ("ema", "earlier", "task", "shared", "wins", "past", "phase", "noted", "began", "length", "steps")
-    limits = {  # noqa: RUF012
-        "tasks": "at least 1", "retain": "between 0 and 1", "revise": "between 0 and 1", "late": "from 0 to 1",
-        "winners": "from 0 to 1", "weights": "from 0 to 1", "dropout": "0 or more", "slow": "above 0",
-        "ema_weight": "0 or more", "momentum": "from 0 to below 1", "ema_share": "from 0 to 1",
-    }  # fmt: skip
     boundaries: ClassVar[bool] = True
     leaves_out: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.5
 
-    tasks: int = 5
+    tasks: int = limited(5, "at least 1")
     """tasks that the stream is taken to have"""
-    retain: float = 0.6
+    retain: float = limited(0.6, "between 0 and 1")
     """share of a task that retains"""
-    revise: float = 0.2
+    revise: float = limited(0.2, "between 0 and 1")
     """share of a task that revises; the rest rewinds"""
-    late: float = 0.9
+    late: float = limited(0.9, "from 0 to 1")
     """share of retain after which the weights are noted that rewind goes back to"""
-    winners: float = 0.3
+    winners: float = limited(0.3, "from 0 to 1")
     """share of a layer's channels that a task's part has, and that win with every sample"""
-    weights: float = 0.2
+    weights: float = limited(0.2, "from 0 to 1")
     """share of these channels' weights in it"""
-    dropout: float = 1.0
+    dropout: float = limited(1.0, "0 or more")
     """how surely channels are dropped that won in earlier tasks"""
-    slow: float = 0.1
+    slow: float = limited(0.1, "above 0")
     """learning rate of revise over the others'"""
-    ema_weight: float = 0.2
+    ema_weight: float = limited(0.2, "0 or more")
     """weight of the distance to the slow model"""
-    momentum: float = 0.999
+    momentum: float = limited(0.999, "from 0 to below 1")
     """of the slow model"""
-    ema_share: float = 0.1
+    ema_share: float = limited(0.1, "from 0 to 1")
     """share of the steps that move the slow model"""
     _apart: tuple[Any, Tensor] | None = field(default=None, init=False, repr=False)  # the stream's half of this step
 
@@ -129,61 +114,47 @@ class TriRE(Method):
     def after_backward(self, step: Step) -> None:
         """Give every weight the gradient of the half that it learns from."""
         network, problem = self.learner.network, self.learner.problem
-        trained = {name: p for name, p in network.trained_by_name().items() if p.grad is not None}
-        gradients = {name: p.grad for name, p in trained.items()}
-        masked = [name for name in trained if name in self.shared]
-        parts = [[kept[name] for name in masked] for kept in (gradients, self.shared, self.task)]
-        if self._apart is None:  # nothing was stored: these gradients are the stream's
-            self.learner.run("backward", of_stream, *parts, self.phase)
-            return
-        inputs, rows = self._apart
-        self._apart = None
-        found = network.gradients("backward", inputs, lambda outputs: problem.loss(outputs, inputs, rows))
-        on_stream = {name: found[name] for name in trained if found[name] is not None}
-        scale = 1.0 if network.scaler is None else float(network.scaler.get_scale())
-        dense = [name for name in on_stream if name not in self.shared]
-        self.learner.run("backward", both, [gradients[n] for n in dense], [on_stream[n] for n in dense], scale)
-        self.learner.run("backward", directed, *parts, [on_stream[n] for n in masked], self.phase, scale)
+        gradients = {name: p.grad for name, p in network.trained_by_name().items() if p.grad is not None}
+        on_stream: Mapping[str, Tensor | None] = {}  # as long as nothing is stored all gradients are the stream's
+        if self._apart is not None:
+            (inputs, rows), self._apart = self._apart, None
+            on_stream = network.gradients("backward", inputs, lambda outputs: problem.loss(outputs, inputs, rows))
+        given = ([kept.get(name) for name in gradients] for kept in (gradients, on_stream, self.shared, self.task))
+        self.learner.run("backward", directed, *given, self.phase, network.loss_scale)
 
     @torch.no_grad()
     def after_step(self, step: Step, logits: Tensor) -> None:
-        features = self.learner.network.take_features(_ACTIVITY)
-        if self.phase == RETAIN:
-            for path, feature in zip(self._watched, features, strict=True):
-                if path in self.wins:
-                    winning = self._channels(self.wins[path])
-                    self.learner.run("fisher", count_wins, self.wins[path], feature.detach(), winning)
+        network, run = self.learner.network, self.learner.run
+        for path, feature in zip(self._watched, network.take_features(_ACTIVITY), strict=True):
+            if self.phase == RETAIN and path in self.wins:
+                run("fisher", count_wins, self.wins[path], feature.detach(), self._channels(self.wins[path]))
         self.steps += 1
         if self.learner.generator("technique").random() < self.ema_share:
-            now, names = self._now(), [name for name, tensor in self.ema.items() if tensor.is_floating_point()]
+            now, names = network.weights(), [name for name, kept in self.ema.items() if kept.is_floating_point()]
             share = 1 - min(1 - 1 / (self.steps + 1), self.momentum)
-            given = ([part[name] for name in names] for part in (self.ema, now))
-            self.learner.run("optimizer", follow, *given, share)
-        self._go_on()
+            slow, fast = ([part[name] for name in names] for part in (self.ema, now))
+            run("optimizer", torch._foreach_lerp_, slow, fast, share)
+        if self.length:  # how long a task is shows when the first has ended
+            self._go_on((self.learner.arrived - self.began) / self.length)
 
     # -- the phases --------------------------------------------------------------------------------------------
 
-    def _go_on(self) -> None:
+    def _go_on(self, passed: float) -> None:
         """Enter the next phase if as much of the task has passed."""
-        if not self.length:
-            return  # how long a task is shows when the first has ended
-        passed = (self.learner.arrived - self.began) / self.length
-        if self.phase == RETAIN and not self.noted and passed >= self.retain * self.late:
+        if self.phase == RETAIN and passed >= self.retain * self.late:
             self._note()
         if self.phase == RETAIN and passed >= self.retain:
-            self._extract()
+            self._end_phase()
         last = self.began + 1.5 * self.length > (self.learner.problem.samples or torch.inf)
         if self.phase == REVISE and passed >= self.retain + self.revise and not last:
-            self._join()
+            self._end_phase()
             for name, weight in masked_weights(self.learner.network).items():
                 self.learner.run("optimizer", go_back, weight, self.earlier[name], self.shared[name])
 
     def end_task(self) -> None:
         """A task that ends early is extracted now; another begins."""
-        if self.phase == RETAIN:
-            self._extract()
-        if self.phase == REVISE:
-            self._join()
+        while self.phase != REWIND:
+            self._end_phase()
         for path, wins in self.wins.items():
             self.past[path] += wins
             wins.zero_()
@@ -192,58 +163,87 @@ class TriRE(Method):
         self.phase, self.noted, self.began = RETAIN, False, self.learner.arrived
 
     def _note(self) -> None:
-        for name, weight in masked_weights(self.learner.network).items():
+        """The weights to go back to, once."""
+        for name, weight in () if self.noted else masked_weights(self.learner.network).items():
             self.earlier[name].copy_(weight.detach())
         self.noted = True
 
-    def _extract(self) -> None:
-        """Find the task's part, and go over to revise."""
-        if not self.noted:
+    def _end_phase(self) -> None:
+        """After retain the task's part is found; after revise, which is slower, it joins S."""
+        if self.phase == RETAIN:
             self._note()
-        for name, weight in masked_weights(self.learner.network).items():
-            path = name.removesuffix(".weight")
-            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
-            drawn = self.learner.generator("technique").random(len(weight), dtype=np.float32)
-            draws = torch.from_numpy(drawn).to(weight.device)
-            given = (weight.detach(), gradient, self.wins[path], self.past[path], draws)
-            channels = self._channels(weight)
-            count = round(self.weights * channels * weight[0].numel()) or 1
-            self.task[name] = self.learner.run("fisher", extracted, *given, channels, count, self.dropout)
-        self._set(REVISE, self.slow)
-
-    def _channels(self, of_layer: Tensor) -> int:
-        return round(self.winners * len(of_layer)) or 1
-
-    def _join(self) -> None:
-        for name, shared in self.shared.items():
-            self.learner.run("fisher", unite, shared, self.task[name])
-        self._set(REWIND, 1.0)
-
-    def _set(self, phase: int, pace: float) -> None:
-        self.phase = phase
+            self.task = {name: self._part(name, w) for name, w in masked_weights(self.learner.network).items()}
+        else:
+            for name, shared in self.shared.items():
+                self.learner.run("fisher", Tensor.logical_or_, shared, self.task[name])
+        self.phase += 1
         for group, rate in zip(self.learner.network.optimizer.param_groups, self._rates, strict=True):
-            group["lr"] = rate * pace
+            group["lr"] = rate * (self.slow if self.phase == REVISE else 1.0)
 
-    # -- growth ------------------------------------------------------------------------------------------------
+    def _part(self, name: str, weight: Tensor) -> Tensor:
+        """Of a layer's weights, those of this task."""
+        wins, past = (kept[name.removesuffix(".weight")] for kept in (self.wins, self.past))
+        gradient, channels = torch.zeros_like(weight) if weight.grad is None else weight.grad, self._channels(wins)
+        draws = torch.from_numpy(self.learner.generator("technique").random(len(wins), dtype=np.float32)).to(wins)
+        count = round(self.weights * channels * weight[0].numel()) or 1
+        given = (weight.detach(), gradient, wins, past, draws, channels, count, self.dropout)
+        return self.learner.run("fisher", extracted, *given)
+
+    def _channels(self, wins: Tensor) -> int:
+        return round(self.winners * len(wins)) or 1
 
     def grown(self) -> None:
         """What is new belongs to no task; the slow model takes it as it is."""
-        network, now = self.learner.network, self._now()
-        weights, paths = masked_weights(network), masked_layers(network)
-        keep_up(self.ema, now)
-        for kept, there in ((self.ema, now), (self.wins, paths), (self.past, paths), (self.earlier, weights),
-                            (self.task, weights), (self.shared, weights)):  # fmt: skip
-            for name in kept.keys() - {*there}:
-                del kept[name]
-        for path, (name, weight) in zip(paths, weights.items(), strict=True):
-            if name not in self.shared:
-                self.earlier[name] = weight.detach().clone()
-                self.task[name], self.shared[name] = (torch.zeros_like(weight, dtype=torch.bool) for _ in range(2))
-                self.wins[path], self.past[path] = (weight.new_zeros(len(weight)).detach() for _ in range(2))
-        new = [path for path in paths if path not in self._watched]
+        network = self.learner.network
+        weights = {name: weight.detach() for name, weight in masked_weights(network).items()}
+        self.ema = carried_over(self.ema, network.copy_of_weights())
+        self.earlier = carried_over(self.earlier, {name: weight.clone() for name, weight in weights.items()})
+        for mask, count in (("task", "wins"), ("shared", "past")):
+            none = {name: torch.zeros_like(weight, dtype=torch.bool) for name, weight in weights.items()}
+            zeros = {name.removesuffix(".weight"): weight.new_zeros(len(weight)) for name, weight in weights.items()}
+            setattr(self, mask, carried_over(getattr(self, mask), none))
+            setattr(self, count, carried_over(getattr(self, count), zeros))
+        new = [path for path in self.wins if path not in self._watched]
         network.note_features(new, _ACTIVITY)
         self._watched += new
 
-    def _now(self) -> dict[str, Tensor]:
-        model = self.learner.network.model
-        return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+
+def directed(
+    gradients: list[Tensor], on_stream: list[Tensor | None], shared: list[Tensor | None], task: list[Tensor | None],
+    phase: int, scale: float,
+) -> None:  # fmt: skip
+    """Weights without a mask learn from both; of the others, those inside S from what is replayed, but in rewind, those
+    outside from the stream, in revise the task's part of them."""
+    for gradient, given, held, own in zip(gradients, on_stream, shared, task, strict=True):
+        if held is not None and own is not None:
+            free = own & ~held if phase == REVISE else ~held
+            if given is not None:
+                gradient.mul_(torch.zeros_like(held) if phase == REWIND else held)
+                given = given * free
+            else:
+                gradient.mul_(free)
+        if given is not None:
+            gradient.add_(given, alpha=scale)
+
+
+def extracted(
+    weight: Tensor, gradient: Tensor, wins: Tensor, past: Tensor, draws: Tensor, channels: int, count: int,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """Mask of a task's part of a layer: of the channels that won most, less those dropped as winners of earlier tasks,
+    the weights with the highest |w| + |gradient|."""
+    staying = draws < torch.exp(-dropout * past / past.max().clamp(min=1))
+    scores = torch.where(staying, wins, wins - wins.max() - 1)  # one that is dropped stands behind all others
+    winning = strongest(scores, channels)
+    importance = (weight.abs() + gradient.abs()).flatten(1)
+    return strongest(importance.masked_fill(~winning[:, None], -torch.inf), count).view(weight.shape)
+
+
+def count_wins(wins: Tensor, feature: Tensor, winning: int) -> None:
+    """Of every sample, the channels that are most active anywhere."""
+    activity = feature.amax(1) if feature.ndim == 3 else feature.flatten(2).amax(2) if feature.ndim > 2 else feature
+    wins += torch.zeros_like(activity).scatter_(1, activity.topk(winning, 1).indices, 1.0).sum(0)
+
+
+def go_back(weight: Tensor, before: Tensor, shared: Tensor) -> None:
+    weight.copy_(torch.where(shared, weight, before))

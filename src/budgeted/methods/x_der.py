@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from budgeted.limits import limited
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Step
@@ -45,28 +46,24 @@ class ExtendedDarkExperienceReplay(DarkExperienceReplay):
     """DER++ whose head expects classes to come, with margins between past, present and future, and logits kept fresh"""
 
     kept = ("starts",)
-    limits = {  # noqa: RUF012
-        "heads": "at least 1", "views": "at least 2", "contrasted": "0 or more", "consistency": "0 or more",
-        "temperature": "above 0", "margin": "0 or more", "margin_weight": "0 or more", "gamma": "from 0 to 1",
-    }  # fmt: skip
     boundaries = True
     whole_head = True
 
-    heads: int = 5
+    heads: int = limited(5, "at least 1")
     """into how many heads the declared classes are divided"""
-    views: int = 2
+    views: int = limited(2, "at least 2")
     """of every sample in the contrast"""
-    contrasted: int | None = None
+    contrasted: int | None = limited(None, "0 or more")
     """stored samples in the contrast beside the batch; as many as a batch has if None"""
-    consistency: float = 0.04
+    consistency: float = limited(0.04, "0 or more")
     """weight of the contrast in the heads of the future"""
-    temperature: float = 5.0
+    temperature: float = limited(5.0, "above 0")
     """of the contrast"""
-    margin: float = 0.2
+    margin: float = limited(0.2, "0 or more")
     """between logits of the future and of a sample's own head, and between chances of past and present"""
-    margin_weight: float = 0.01
+    margin_weight: float = limited(0.01, "0 or more")
     """weight of what falls short of the margin"""
-    gamma: float = 0.85
+    gamma: float = limited(0.85, "from 0 to 1")
     """share of the true label's logit that the greatest of the others is scaled down to"""
 
     def columns(self, classes: int | None) -> tuple[Column, ...]:

@@ -183,5 +183,5 @@ def _own(name: str, make: Entry | Adapted | Callable[..., nn.Module], facts: dic
         except TypeError as error:
             raise BudgetedError(f"cannot build {name}: {error}; it may take classes, input_shape and seed") from error
     if not isinstance(built, nn.Module):
-        raise BudgetedError(f"{name} gave a {type(built).__name__}, not a torch module")
+        raise BudgetedError(f"{name} gave a {type(built).__name__}, not a torch module: let it return one")
     return built

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from budgeted.errors import BudgetedError, UnknownName
@@ -155,11 +156,17 @@ def _loaded(transformers: Any, name: str | Path) -> nn.Module:
         )
     try:
         with without_bars():
-            model: nn.Module = transformers.LlavaForConditionalGeneration.from_pretrained(
-                where, local_files_only=True, use_safetensors=True
+            # of another type the library would only warn, and build a LLaVA of its default size
+            kind = transformers.AutoConfig.from_pretrained(where, local_files_only=True).model_type
+            if kind != "llava":
+                raise ValueError(f"it is a model of type {kind}")
+            model, told = transformers.LlavaForConditionalGeneration.from_pretrained(
+                where, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
-    except (OSError, ValueError) as error:
+            if absent := sorted(told["missing_keys"]):  # those would be drawn at random
+                raise ValueError(f"{len(absent)} of its weights are not there, such as {absent[0]}")
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         how = f"fetch it first (hf download {where}), or give its folder" if known is not None else "is it a LLaVA?"
         raise BudgetedError(f"cannot load {where}: {reason}; {how}") from error
-    return model
+    return model  # type: ignore[no-any-return]

@@ -31,8 +31,8 @@ class Pretraining:
 
     concepts: int = 150
     """steps on concept questions alone: what pictures share is learned first"""
-    both: int = 850
-    """steps on questions of either kind"""
+    both: int = 450
+    """steps on questions of either kind; twice as many leave little of P/N to be learned from the stream"""
     batch: int = 16
     rate: float = 2e-3
     seed: int = 1

@@ -4,7 +4,7 @@ because it ran."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +29,17 @@ class RunsAside(Priced):
     scaler: torch.amp.GradScaler | None
     _sampled: SampledGradients | None
     _per_sample: PerSampleGradients | None
+    rows: int
+    """of the head, as far as a rehearsal has grown it"""
+
+    def paid(self, purpose: Purpose, cost: Cost, run: Callable[[], T], rehearsed: Callable[[], T]) -> T:
+        """Run something aside: refused if it cannot be paid, charged because it ran. A rehearsal takes `rehearsed` for
+        what it gives."""
+        self.account.require(cost)
+        with self.aside():
+            found = run()
+        self.account.charge(purpose, cost)
+        return found
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:
@@ -55,23 +66,25 @@ class RunsAside(Priced):
         """Measure batch norm's statistics on these inputs, with the weights that predictions are made with."""
         if self.norms is None:
             return
-        self.norms.fresh = False
-        cost = self.price(inputs)
-        self.account.require(cost)
-        with self.aside(), self.predicting():
-            self.norms.measure(self.model, lambda buffers: called(self.model, inputs, buffers))
-        self.account.charge(purpose, cost)
+        norms = self.norms
+        norms.fresh = False
+
+        def run() -> None:
+            with self.predicting():
+                norms.measure(self.model, lambda buffers: called(self.model, inputs, buffers))
+
+        self.paid(purpose, self.price(inputs), run, lambda: None)
 
     @torch.no_grad()
     def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
         """Outputs for `count` samples in evaluation mode, chunk after chunk; nothing of the model moves. With the
         weights as they are, or with those that predictions are made with."""
-        cost = self.price_of(count)
-        self.account.require(cost)
-        with self.aside(), self.predicting() if as_predicted else evaluating(self.model):
-            found = [called(self.model, inputs).float().cpu() for inputs in chunks]
-        self.account.charge(purpose, cost)
-        return torch.cat(found)
+
+        def run() -> Tensor:
+            with self.predicting() if as_predicted else evaluating(self.model):
+                return torch.cat([called(self.model, inputs).float().cpu() for inputs in chunks])
+
+        return self.paid(purpose, self.price_of(count), run, lambda: torch.zeros(count, self.rows))
 
     @torch.no_grad()
     def answers_of(self, weights: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose = "forward") -> Tensor:
@@ -83,34 +96,39 @@ class RunsAside(Priced):
         missing = head.out_features - len(weights.get(f"{self.freezing.chain.head}.weight", head.weight))
         macs, biases = count * missing * head.in_features, count * missing * (head.bias is not None)
         cost = self.price_of(count, like=inputs) - Cost(macs + biases, 2 * macs + biases)
-        self.account.require(cost)
-        with self.aside(), evaluating(self.model):
-            outputs: Tensor = called(self.model, inputs, weights)
-        self.account.charge(purpose, cost)
-        return outputs
+
+        def run() -> Tensor:
+            with evaluating(self.model):
+                outputs: Tensor = called(self.model, inputs, weights)
+                return outputs
+
+        return self.paid(purpose, cost, run, lambda: torch.zeros(count, self.rows))
 
     @torch.no_grad()
     def outputs_with(self, parameters: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose) -> Tensor:
         """Outputs in training mode with other parameters; what the buffers learn from the pass is forgotten."""
-        cost = self.price(inputs)
-        self.account.require(cost)
-        with self.aside(), training(self.model):
-            outputs: Tensor = called(self.model, inputs, {**parameters, **self._copied_buffers()})
-        self.account.charge(purpose, cost)
-        return outputs
+
+        def run() -> Tensor:
+            with training(self.model):
+                outputs: Tensor = called(self.model, inputs, {**parameters, **self._copied_buffers()})
+                return outputs
+
+        return self.paid(purpose, self.price(inputs), run, lambda: torch.zeros(count_of(inputs), self.rows))
 
     def gradients(
         self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor], *, learning: bool = False
     ) -> dict[str, Tensor | None]:
         """Gradients of a loss of the outputs in training mode, by parameter; neither gradients nor buffers move, but
         for buffers that learn from the pass if asked."""
-        cost = self.price(inputs, backward=True)
-        self.account.require(cost)
         wanted = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        with self.aside(), torch.enable_grad(), training(self.model):
-            outputs = called(self.model, inputs, {**wanted, **({} if learning else self._copied_buffers())})
-            found = torch.autograd.grad(loss(outputs), [*wanted.values()], allow_unused=True)
-        self.account.charge(purpose, cost)
+
+        def run() -> Sequence[Tensor | None]:
+            with torch.enable_grad(), training(self.model):
+                outputs = called(self.model, inputs, {**wanted, **({} if learning else self._copied_buffers())})
+                return torch.autograd.grad(loss(outputs), [*wanted.values()], allow_unused=True)
+
+        cost = self.price(inputs, backward=True)
+        found = self.paid(purpose, cost, run, lambda: [parameter.detach() for parameter in wanted.values()])
         return dict(zip(wanted, found, strict=True))
 
     @torch.no_grad()

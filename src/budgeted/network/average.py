@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from budgeted.budget import Cost
 from budgeted.budget.kept import Keeps
 from budgeted.budget.watched import watched
+from budgeted.network.head import carried_over
 from budgeted.network.norms import lent
 
 Precision = Literal["float32", "bfloat16"]
@@ -27,7 +28,35 @@ _TINY = 512  # elements of the update that is watched for its price
 _LOW_BITS = 16  # of a float32, that bfloat16 has not
 
 
-class Average(Keeps):
+class Averaged(Keeps):
+    """Weights that predictions are made with in the place of a model's own."""
+
+    element_bytes: int
+    """of one number, beside the model's own"""
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Of every parameter, and of buffers that are averaged, too."""
+        raise NotImplementedError
+
+    def update(self, model: nn.Module) -> None:
+        """A step has moved the weights."""
+
+    def restart(self, model: nn.Module) -> None:
+        """Begin anew with the weights as they are."""
+
+    def follow(self, model: nn.Module) -> None:
+        """The model has grown or changed."""
+
+    def lent_to(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
+        """Inside, the model has the averaged weights."""
+        raise NotImplementedError
+
+    def price(self) -> Cost:
+        """Of one update."""
+        raise NotImplementedError
+
+
+class Average(Averaged):
     """Averaged weights of one model, by name."""
 
     kept = ("weights", "steps")
@@ -40,10 +69,14 @@ class Average(Keeps):
         warm_up: above 1; the average reaches over about 1 / (warm_up - 1) of the steps so far until `decay` is less.
         """
         self.decay, self.warm_up, self.precision, self.seed = decay, warm_up, precision, seed
+        self.element_bytes = 4 if precision == "float32" else 2
         self.weights: dict[str, Tensor] = {}
         self.steps = 0
         self._per_element: int | None = None
         self.restart(model)
+
+    def by_name(self) -> dict[str, Tensor]:
+        return self.weights
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
@@ -69,16 +102,8 @@ class Average(Keeps):
     def follow(self, model: nn.Module) -> None:
         """The model has grown or changed: what is new starts with its own value, what is gone is let go."""
         kind = getattr(torch, self.precision)
-        old, self.weights = self.weights, {}
-        for name, tensor in _averaged(model).items():
-            self.weights[name] = fresh = tensor.detach().to(kind, copy=True)
-            known = old.get(name)
-            if known is None or known.shape[1:] != fresh.shape[1:]:
-                continue
-            if known.shape == fresh.shape:
-                self.weights[name] = known
-            elif len(known) < len(fresh):
-                fresh[: len(known)] = known
+        fresh = {name: tensor.detach().to(kind, copy=True) for name, tensor in _averaged(model).items()}
+        self.weights = carried_over(self.weights, fresh)
 
     def lent_to(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Inside, the model has the averaged weights."""
@@ -92,11 +117,6 @@ class Average(Keeps):
             average = Average(tiny, decay=self.decay, warm_up=self.warm_up, precision=self.precision)
             self._per_element = watched(lambda: average.update(tiny))[1].real // _TINY
         return Cost(0, self._per_element * sum(tensor.numel() for tensor in self.weights.values()))
-
-    @property
-    def element_bytes(self) -> int:
-        """Of one averaged number."""
-        return 4 if self.precision == "float32" else 2
 
 
 def _averaged(model: nn.Module) -> dict[str, Tensor]:

@@ -45,8 +45,8 @@ def count_of(inputs: Inputs) -> int:
 
 
 def key_of(purpose: Purpose, function: Callable[..., Any], given: Sequence[Any]) -> tuple[object, ...]:
-    """What the cost of a function follows from."""
-    return (purpose, function.__code__, *(_priced_by(each) for each in pytree.tree_leaves(given)))
+    """What the cost of a function follows from; torch's own have no code."""
+    return (purpose, getattr(function, "__code__", function), *(_priced_by(each) for each in pytree.tree_leaves(given)))
 
 
 def _priced_by(given: object) -> object:

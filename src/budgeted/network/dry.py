@@ -7,7 +7,7 @@ are those of the model as it was given: its head is not grown, or every new row 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -103,27 +103,9 @@ class DryNetwork(Network):
         zeros = torch.zeros(count_of(inputs), len(self.sampled))
         return SampledStep(zeros, torch.ones(len(self.sampled), dtype=torch.bool)), 0
 
-    def answers(self, purpose: Purpose, chunks: Iterable[Inputs], count: int, *, as_predicted: bool = False) -> Tensor:
-        self.account.charge(purpose, self.price_of(count))
-        return torch.zeros(count, self.rows)
-
-    def answers_of(self, weights: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose = "forward") -> Tensor:
-        self.account.charge(purpose, self.price_of(count_of(inputs), like=inputs))
-        return torch.zeros(count_of(inputs), self.rows)
-
-    def outputs_with(self, parameters: Mapping[str, Tensor], inputs: Inputs, purpose: Purpose) -> Tensor:
-        self.account.charge(purpose, self.price(inputs))
-        return torch.zeros(count_of(inputs), self.rows)
-
-    def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
-        if self.norms is not None:
-            self.account.charge(purpose, self.price(inputs))
-
-    def gradients(
-        self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor], *, learning: bool = False
-    ) -> dict[str, Tensor | None]:
-        self.account.charge(purpose, self.price(inputs, backward=True))
-        return {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad}
+    def paid(self, purpose: Purpose, cost: Cost, run: Callable[[], T], rehearsed: Callable[[], T]) -> T:
+        self.account.charge(purpose, cost)
+        return rehearsed()
 
     def features(self, purpose: Purpose, inputs: Inputs) -> Tensor:
         count, size = count_of(inputs), self.linear_head.in_features
@@ -173,6 +155,9 @@ class DryNetwork(Network):
         self.rows = max(rows, self.rows)
         if self.grows:  # what a row costs follows from how far the rest has grown when it comes
             super().grow_head(rows, generator)
+
+    def _set_row(self, row: int, *values: Tensor) -> None:
+        """Its head has no such row."""
 
     def _zeros(self, inputs: Inputs) -> Any:
         """Outputs of the right shape."""

@@ -30,15 +30,15 @@ from torch.utils.hooks import RemovableHandle
 
 from budgeted.budget import Cost, Purpose
 from budgeted.budget.account import Account
-from budgeted.budget.kept import Keeps
+from budgeted.budget.kept import Keeps, prefixed, without_prefix
 from budgeted.budget.trace import tracing
 from budgeted.freezing import BadLoss, FrozenStep, LayerFreezing
 from budgeted.network.aside import RunsAside
-from budgeted.network.average import Average
+from budgeted.network.average import Averaged
 from budgeted.network.calls import Inputs, as_given, called, count_of
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.network.fused_step import FusedStep
-from budgeted.network.head import grow
+from budgeted.network.head import carried_over, grow, row_towards
 from budgeted.network.norms import MeasuredNorms
 from budgeted.network.per_sample import PerSampleGradients
 from budgeted.network.rates import Rates
@@ -64,7 +64,7 @@ class Network(RunsAside):
         rates: Rates | None = None,
         autocast: Autocast = "none",
         sample: Callable[[], SampledGradients] | None = None,
-        average: Average | None = None,
+        average: Averaged | None = None,
         norms: MeasuredNorms | None = None,
         seed: int = 0,
     ) -> None:
@@ -153,7 +153,7 @@ class Network(RunsAside):
         trained = {name: p for name, p in self.trained_by_name().items() if p.grad is not None and name in gradients}
         if trained:
             there = [p.grad for p in trained.values()]
-            self.run("backward", _add, there, [gradients[name] for name in trained])
+            self.run("backward", torch._foreach_add_, there, [gradients[name] for name in trained])
 
     def clear(self) -> None:
         """No parameter has a gradient: as zero_grad does, which takes a tenth of a small model's step."""
@@ -164,6 +164,11 @@ class Network(RunsAside):
         if self._autocast == "none":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, getattr(torch, self._autocast))
+
+    @property
+    def loss_scale(self) -> float:
+        """By which gradients are larger before the optimizer unscales them."""
+        return 1.0 if self.scaler is None else float(self.scaler.get_scale())
 
     def practise(self, purpose: Purpose, inputs: Inputs, loss: Callable[[Any], Tensor]) -> float:
         """A whole training step outside the stream, nothing frozen; no gradient stays behind. Its loss."""
@@ -198,11 +203,15 @@ class Network(RunsAside):
         self.sampled.start()
         self._decided = self.sampled.skip
 
+    def sampled_of(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
+        """Those of the step whose backward was just run, or of the same samples in evaluation mode where none are
+        collected in training; and what reading them cost."""
+        return self.sampled_in_evaluation(inputs, loss) if self._decided is None else self.take_sampled()
+
     def take_sampled(self) -> tuple[SampledStep, int]:
         """Those of the step whose backward was just run, and what reading them cost."""
         step = self.sampled.take()
-        scale = 1.0 if self.scaler is None else float(self.scaler.get_scale())
-        return SampledStep(step.values / scale, step.present), self.sampled.price(step.present)
+        return SampledStep(step.values / self.loss_scale, step.present), self.sampled.price(step.present)
 
     def sampled_in_evaluation(self, inputs: Inputs, loss: Callable[[Any], Tensor]) -> tuple[SampledStep, int]:
         """Those of the same samples once more, with running statistics and nothing frozen, where each is the gradient
@@ -250,20 +259,18 @@ class Network(RunsAside):
 
     def pad(self, kept: dict[str, Tensor]) -> None:
         """Give what is kept for every weight zeros for rows and layers that came since; what is gone is let go."""
-        trained = self.trained_by_name()
-        for name in kept.keys() - trained.keys():
-            del kept[name]
-        for name, parameter in trained.items():
-            old = kept.get(name)
-            if old is None or old.shape != parameter.shape:
-                kept[name] = torch.zeros_like(parameter, requires_grad=False)
-                if old is not None:
-                    kept[name][: len(old)] = old
+        padded = carried_over(kept, self.zeros())
+        kept.clear()
+        kept.update(padded)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Parameters and buffers, by name."""
+        tensors = (*self.model.named_parameters(), *self.model.named_buffers())
+        return {name: tensor.detach() for name, tensor in tensors}
 
     def copy_of_weights(self) -> dict[str, Tensor]:
         """Parameters and buffers as they are now."""
-        tensors = (*self.model.named_parameters(), *self.model.named_buffers())
-        return {name: tensor.detach().clone() for name, tensor in tensors}
+        return {name: tensor.clone() for name, tensor in self.weights().items()}
 
     def grow_head(self, rows: int, generator: np.random.Generator) -> None:
         """Give the linear head so many rows: what is run before the next step is priced with the new ones."""
@@ -273,6 +280,21 @@ class Network(RunsAside):
         if self.average is not None:
             self.average.follow(self.model)
         self.freezing.refresh()
+
+    def start_row(self, row: int, inputs: Inputs) -> None:
+        """Let the newest row of the head begin from what the first of these inputs, of its class, looks like beside the
+        others, of other classes."""
+        features, head = self.features("forward", inputs), self.linear_head
+        bias = None if head.bias is None else head.bias[:row]
+        self._set_row(row, *self.run("forward", row_towards, features, head.weight[:row], bias))
+
+    @torch.no_grad()
+    def _set_row(self, row: int, *values: Tensor) -> None:
+        for name, value in zip(("weight", "bias"), values, strict=True):
+            if (parameter := self.linear_head._parameters[name]) is not None:
+                parameter[row] = value
+                if self.average is not None:
+                    self.average.by_name()[f"{self.freezing.chain.head}.{name}"][row] = value
 
     def changed(self) -> None:
         """The model has got another extractor, branch or mask, or lost one: parameters, chain, prices and sampled
@@ -366,27 +388,29 @@ class Network(RunsAside):
 
     def working_nbytes(self) -> dict[str, int]:
         """Optimizer state and gradients."""
-        moments = (value for state in self.optimizer.state.values() for value in state.values())
+        persists = getattr(self.optimizer, "persists", ())
+        moments = (v for state in self.optimizer.state.values() for name, v in state.items() if name not in persists)
         return {
             "optimizer": sum(m.numel() * m.element_size() for m in moments if isinstance(m, Tensor)),
             "gradients": sum(p.numel() * p.element_size() for _, p in self._named_parameters()),
         }
 
     def _parts(self) -> dict[str, Keeps]:
-        found = {"average": self.average, "norms": self.norms, "rates": self.rates}
+        found = {"average": self.average, "norms": self.norms, "rates": self.rates, "freezing": self.freezing}
         return {name: part for name, part in found.items() if part is not None}
+
+    def _weights_by_name(self) -> dict[str, Tensor]:
+        return prefixed("model", self.model.state_dict()) | prefixed("beside", self.beside.state_dict())
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a later step depends on, for a checkpoint."""
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        tensors |= {f"beside.{name}": tensor for name, tensor in self.beside.state_dict().items()}
+        tensors = self._weights_by_name()
         names = {id(parameter): name for name, parameter in self._named_parameters()}
         for parameter, state in self.optimizer.state.items():
             for key, value in state.items():
                 tensors[f"optimizer.{names[id(parameter)]}.{key}"] = torch.as_tensor(value)
-        tensors |= {f"freezing.{name}": tensor for name, tensor in self.freezing.state().items()}
         for part, keeps in self._parts().items():
-            tensors |= {f"{part}.{name}": tensor for name, tensor in keeps.state().items()}
+            tensors |= prefixed(part, keeps.state())
         numbers = {
             "tasks": self.tasks,
             "rates": [float(group["lr"]) for group in self.optimizer.param_groups],
@@ -412,16 +436,14 @@ class Network(RunsAside):
         numbers = json.loads(bytes(state[_NUMBERS].tolist()))
         for _ in range(numbers["tasks"] - self.tasks):
             self.end_task()
-        targets = {f"model.{name}": target for name, target in self.model.state_dict().items()}
-        targets |= {f"beside.{name}": target for name, target in self.beside.state_dict().items()}
-        for name, target in targets.items():
+        for name, target in self._weights_by_name().items():
             saved = state.get(name)
             if saved is None or saved.shape != target.shape:
                 raise KeyError(f"the checkpoint has no {name.removeprefix('model.')} of shape {tuple(target.shape)}")
             target.copy_(saved)  # into place, so that the memory format stays
         self.optimizer.state.clear()
         for name, parameter in self._named_parameters():
-            for key, value in _part(state, f"optimizer.{name}.").items():
+            for key, value in without_prefix(f"optimizer.{name}", state).items():
                 if value.shape == parameter.shape:
                     place = torch.empty_like(parameter, memory_format=torch.preserve_format)
                     self.optimizer.state[parameter][key] = place.copy_(value)
@@ -431,15 +453,6 @@ class Network(RunsAside):
             group["lr"] = rate
         if self.scaler is not None:
             self.scaler.load_state_dict(numbers["scaler"])
-        for part, keeps in self._parts().items():
-            keeps.load_state(_part(state, f"{part}."), self.device)
         self.freezing.refresh()
-        self.freezing.load_state(_part(state, "freezing."), self.device)
-
-
-def _add(there: list[Tensor], more: list[Tensor]) -> None:
-    torch._foreach_add_(there, more)
-
-
-def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+        for part, keeps in self._parts().items():
+            keeps.load_state(without_prefix(part, state), self.device)

@@ -13,7 +13,7 @@ from budgeted.budget import NOTHING, Cost, Pricer, Purpose, total, trace
 from budgeted.budget.account import Account
 from budgeted.budget.kept import Keeps
 from budgeted.freezing import FrozenStep, LayerFreezing
-from budgeted.network.average import Average
+from budgeted.network.average import Averaged
 from budgeted.network.calls import Inputs, as_given, count_of, training
 from budgeted.network.evaluation_mode import evaluating
 
@@ -28,7 +28,7 @@ class Priced(Keeps):
     freezing: LayerFreezing
     optimizer: Optimizer
     example: Callable[[int], Inputs]
-    average: Average | None
+    average: Averaged | None
     _known: dict[tuple[object, ...], Cost]
 
     @property

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from budgeted.errors import BudgetedError
 from budgeted.network import Inputs, Network, called
 from budgeted.problems.augment import Augmentation, Augmenter
-from budgeted.problems.given import as_tensor
+from budgeted.problems.batches import Sample
+from budgeted.problems.given import as_tensor, is_one
 from budgeted.problems.problem import PROBLEMS, Problem
 from budgeted.replay import Column
 
@@ -80,7 +81,9 @@ class Classification(Problem):
         self.label_smoothing = label_smoothing
         self.train_size, self.train_size_until = train_size, train_size_until
         if train_size is not None and train_size > min(data.input_shape[1:]):
-            raise BudgetedError(f"learner.train_size={train_size} is more than images of {data.input_shape} have")
+            raise BudgetedError(
+                f"learner.train_size={train_size}: give at most {min(data.input_shape[1:])}, as images have"
+            )
         if train_size is not None and train_size_until < 1 and data.samples is None:
             raise BudgetedError("learner.train_size_until is a share of the stream: say how many samples there are")
         self.device = device
@@ -99,6 +102,11 @@ class Classification(Problem):
         if wanted.dtype.is_floating_point and not bool(torch.isfinite(found).all()):
             raise BudgetedError("a sample has values that are no finite numbers: leave it out, or mend it")
         return found
+
+    def batch(self, samples: Any) -> Sample:
+        if is_one(samples, tuple(self.data.input_shape)):
+            raise BudgetedError("give samples as a batch or a list, got one array: put it in [ ]")
+        return super().batch(samples)
 
     def inputs(self, samples: Any, generator: np.random.Generator | None = None) -> Tensor:
         if self.augmenter is None:
@@ -139,7 +147,8 @@ class Classification(Problem):
         """Refuse a network that cannot grow classes."""
         if not isinstance(network.head, nn.Linear):
             raise BudgetedError(
-                f"the model's head {network.freezing.chain.head!r} is no linear layer: it cannot grow classes"
+                f"the model's head {network.freezing.chain.head!r} is no linear layer and cannot grow classes: end the "
+                "model in nn.Linear"
             )
 
     @property

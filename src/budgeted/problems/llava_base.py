@@ -1,8 +1,8 @@
 """The tiny LLaVA's base, pretrained on the known concepts of the drawn Bongard: what a published model brings with it.
 
 All weights learn: first what pictures share, then positive or negative beside it. Every word is read and written once
-in a while without pictures, since one that was never written would stay unlikely under adapters too. It takes about a
-minute and a half on one core; its cost is written beside it and is no part of any run's budget.
+in a while without pictures, since one that was never written would stay unlikely under adapters too. It takes less
+than a minute on one core; its cost is written beside it and is no part of any run's budget.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -56,13 +57,15 @@ class Problem(MadeByName, Keeps, ABC):
         wanted = self.columns()
         parts = dict(sample) if isinstance(sample, Mapping) else {wanted[0].name: sample}
         if set(parts) != {column.name for column in wanted}:
-            raise BudgetedError(f"a sample has {', '.join(c.name for c in wanted)}, got {', '.join(map(str, parts))}")
+            raise BudgetedError(
+                f"give a sample's parts by name, {', '.join(c.name for c in wanted)}: got {', '.join(map(str, parts))}"
+            )
         for column in wanted:
             given = parts[column.name]
             if not isinstance(given, Tensor) or given.dtype != column.dtype or tuple(given.shape) != column.shape:
                 what = "a sample" if len(wanted) == 1 else f"{column.name!r} of a sample"
                 found = _described(given) if isinstance(given, Tensor) else repr(given)[:200]
-                raise BudgetedError(f"{what} must be {_described(column)}, got {found}")
+                raise BudgetedError(f"{what} must be {_described(column)}, got {found}{_remedy(given, column)}")
         return sample  # type: ignore[no-any-return]
 
     def batch(self, samples: Any) -> Sample:
@@ -196,6 +199,17 @@ def _whole(target: Any) -> Hashable:
 def _savable(key: Any) -> bool:
     """Whole numbers, words, and tuples of them come back from a checkpoint as they were."""
     return all(map(_savable, key)) if isinstance(key, tuple) else isinstance(key, (int, str))
+
+
+def _remedy(given: Any, wanted: Column) -> str:
+    """What the likeliest mistakes are mended by."""
+    if isinstance(given, (str, Path)):
+        return ": open it first, as with PIL.Image.open(PATH)"
+    if isinstance(given, (list, tuple)):
+        return ": make it an array, as with numpy.array(…)"
+    if isinstance(given, Tensor) and given.dtype.is_floating_point and wanted.dtype == torch.uint8:
+        return ": give pixels from 0 to 255 as uint8, or say DataFacts(shape, dtype='float32')"
+    return ""
 
 
 def _described(thing: Tensor | Column) -> str:

@@ -3,11 +3,13 @@
 A sample has pictures and a text (question and answer); its key is the concept that it asks about. The model's own
 processor makes its inputs: pixels, tokens, padding. The loss is over the tokens of the answer. An answer is what the
 model says greedily. Where the question lists choices it is right or wrong, and wrong if no choice can be read from it,
-which is counted as `unparsed`; otherwise its score is the token-F1 with the right sentence.
+which is counted as `unparsed`; otherwise its score is the token-F1 with the right sentence, with chrF beside it and
+whatever a judge says, if the user gives one.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.models.llava import SHAPES, llava
 from budgeted.models.llava_lora import SMALL, with_lora
 from budgeted.models.llava_words import IGNORED, batch_of, padded_left
@@ -25,25 +28,33 @@ from budgeted.network import Inputs
 from budgeted.problems.batches import Sample
 from budgeted.problems.problem import PROBLEMS, Problem
 from budgeted.replay import Column
-from budgeted.streams import DatasetInfo, known_info
-from budgeted.streams.bongard.answers import chosen, token_f1
+from budgeted.streams import DatasetInfo
+from budgeted.streams.bongard.answers import chosen, chrf, token_f1
 from budgeted.streams.bongard.items import listed
+from budgeted.streams.bongard.judge import KEY, Judge
 from budgeted.streams.bongard.questions import PICTURES, TEXT, read
+
+_OF_A_CHOICE, _OF_A_SENTENCE = 8, 64  # tokens
 
 
 @dataclass(frozen=True)
 class QuestionSettings:
     """Of `questions`."""
 
-    longest_answer: int = 8
-    """tokens that an answer may have; it ends earlier where the model says so"""
-    multiple: int = 8
+    longest_answer: int | None = limited(None, "at least 1")
+    """tokens that an answer may have; it ends earlier where the model says so. If not given, 8 where questions list
+    choices and 64 where they ask for a sentence"""
+    multiple: int = limited(8, "at least 1")
     """texts are padded to a multiple of so many tokens: every length has its price"""
+    judge: str = ""
+    """address of a chat endpoint that scores sentences, up to /v1; a key for it is read from $BUDGETED_JUDGE_KEY"""
+    judge_model: str = ""
+    """the model that is asked there"""
 
     def __post_init__(self) -> None:
-        for name in ("longest_answer", "multiple"):
-            if getattr(self, name) < 1:
-                raise BudgetedError(f"problem.{name} must be at least 1, got {getattr(self, name)}")
+        refuse_outside_limits(self, "problem.")
+        if bool(self.judge) != bool(self.judge_model):
+            raise BudgetedError("a judge has an address and a model: give both problem.judge and problem.judge_model")
 
 
 @PROBLEMS.register("questions")
@@ -73,6 +84,13 @@ class Questions(Problem):
         self.settings = settings or QuestionSettings()
         self.text = len(longest_text.encode())
         self._longest = longest_text
+        address, sentences = self.settings.judge, not listed(longest_text)
+        if address and not sentences:
+            raise BudgetedError("problem.judge scores sentences, and these questions list choices: leave it out")
+        if sentences:
+            chrf("", "")  # it needs a package: better refused now than at the first evaluation
+        self._judge = Judge(address, self.settings.judge_model, os.environ.get(KEY, "")) if address else None
+        self._longest_answer = self.settings.longest_answer or (_OF_A_SENTENCE if sentences else _OF_A_CHOICE)
 
     # -- samples -----------------------------------------------------------------------------------------------
 
@@ -130,7 +148,7 @@ class Questions(Problem):
         said = model.generate(  # type: ignore[operator]
             **asked,
             pixel_values=inputs["pixel_values"],
-            max_new_tokens=self.settings.longest_answer,
+            max_new_tokens=self._longest_answer,
             do_sample=False,
             pad_token_id=self.processor.tokenizer.pad_token_id,
         )
@@ -148,10 +166,21 @@ class Questions(Problem):
         )
 
     def beside_score(self, outputs: Sequence[str], inputs: Any, rows: Tensor) -> dict[str, Tensor]:
-        """`unparsed`: answers from which none of the listed choices can be read."""
-        _, choices = self._asked(inputs)
-        unread = [bool(some) and chosen(said, some) is None for said, some in zip(outputs, choices, strict=True)]
-        return {"unparsed": torch.tensor(unread)} if any(choices) else {}
+        """`unparsed`: answers from which none of the listed choices can be read. Of sentences `chrf`, and with a judge
+        `judge` (from 1 to 10, where it gave a score) and `judge_failures` (where it gave none)."""
+        answers, choices = self._asked(inputs)
+        asked = list(zip(outputs, answers, choices, strict=True))
+        found = {}
+        if any(choices):
+            unread = [bool(some) and chosen(said, some) is None for said, _, some in asked]
+            found["unparsed"] = torch.tensor(unread)
+        if sentences := [(said, right) for said, right, some in asked if not some]:
+            found["chrf"] = torch.tensor([chrf(said, right) for said, right in sentences])
+            if self._judge is not None:
+                judged = self._judge.score(sentences)
+                found["judge"] = torch.tensor([score or 0.0 for score in judged.scores])
+                found["judge_failures"] = torch.tensor([score is None for score in judged.scores])
+        return found
 
     def _asked(self, inputs: Mapping[str, Tensor]) -> tuple[list[str], list[tuple[str, ...]]]:
         """The right answers, and the choices that the questions list."""
@@ -178,6 +207,8 @@ class Questions(Problem):
     @classmethod
     def made(cls, settings: Mapping[str, Any]) -> Self:
         """For the tiny LLaVA and drawn concept questions."""
+        from budgeted.streams import known_info  # all readers: they are not needed before
+
         info = known_info("bongard-drawn-ca")
         assert info is not None
         return cls.of_data(settings, info, _tiny(), "cpu")

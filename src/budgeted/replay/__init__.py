@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
 from budgeted.replay.codec import CODE, CODECS, Codec, Raw
-from budgeted.replay.codecs import Half, Jpeg, PictureCodec, Progressive, WebP, Ycc420
+from budgeted.replay.codecs import Fitted, Half, Jpeg, PictureCodec, Progressive, WebP, Ycc420
 from budgeted.replay.column import LABEL, Column, bytes_per_slot, label_column, slots_for
 from budgeted.replay.importance import LeastImportant
 from budgeted.replay.memory import Batch, Memory, Watcher
@@ -40,6 +40,7 @@ __all__ = [
     "Considers",
     "Effort",
     "Facts",
+    "Fitted",
     "GreedyBalanced",
     "GreedyQuota",
     "Half",

@@ -21,7 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from budgeted.errors import BudgetedError, UnknownName
+from budgeted.errors import UnknownName
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.replay.incoming import MeetsTheStream, uniform_beside
 from budgeted.replay.lent import Lent
 from budgeted.replay.membership import Slots
@@ -35,19 +36,17 @@ from budgeted.replay.shapley import shapley_values
 class ASERSettings:
     """How many samples ASER looks at, and how it scores them."""
 
-    neighbours: int = 3
+    neighbours: int = limited(3, "at least 1")
     """K of the nearest-neighbour classifier"""
-    per_class: int = 9
+    per_class: int = limited(9, "at least 1")
     """stored samples of each class in a candidate set, and as many in an evaluation set"""
-    candidates: int = 50
+    candidates: int = limited(50, "at least 1")
     """most samples of such a set: with many classes fewer of each, one at least"""
     score: Literal["mean", "extreme"] = "mean"
     """means of the values (ASER_mu), or the largest cooperative and the smallest adversarial one (ASER)"""
 
     def __post_init__(self) -> None:
-        for name in ("neighbours", "per_class", "candidates"):
-            if getattr(self, name) < 1:
-                raise BudgetedError(f"{name} of aser must be 1 or more, got {getattr(self, name)}")
+        refuse_outside_limits(self, "retrieval.")
         if self.score not in ("mean", "extreme"):
             raise UnknownName("score of aser", self.score, ("mean", "extreme"))
 
@@ -63,6 +62,8 @@ class AdversarialShapley(MeetsTheStream):
 
     Drawn are the candidates with the highest score; uniformly until the memory is full.
     """
+
+    of_classes = True
 
     @classmethod
     def settings_type(cls) -> type:
@@ -123,6 +124,8 @@ class ShapleySelection(Reservoir):
 
     Where the compute that is left does not pay for the values, arrived samples enter as in a reservoir.
     """
+
+    of_classes = True
 
     def __init__(self, settings: ASERSettings | None = None) -> None:
         super().__init__()

@@ -54,8 +54,9 @@ class Codec(MadeByName, Keeps, ABC):
     with the memory.
     """
 
-    varying: ClassVar[bool] = False
-    """Whether samples differ in the bytes that they take: then a memory is limited by bytes, not by slots."""
+    varying: bool = False
+    """Whether samples differ in the bytes that they take: then a memory is limited by bytes, not by slots. It may
+    depend on the samples: it is looked at when `columns` has been asked."""
 
     shortens: ClassVar[bool] = False
     """Whether it can hold a sample with fewer bytes than at first: then no sample leaves while that gives room."""

@@ -22,7 +22,8 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from budgeted.errors import BudgetedError, UnknownName
+from budgeted.errors import UnknownName
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.network.foreseen import foreseen
 from budgeted.replay.incoming import MeetsTheStream, uniform_beside
 from budgeted.replay.lent import Lent
@@ -35,7 +36,7 @@ from budgeted.replay.retrieval import RETRIEVALS, Facts
 class MIRSettings:
     """How many samples MIR looks at."""
 
-    candidates: int = 50
+    candidates: int = limited(50, "at least 1")
     """stored samples whose loss is compared before and after the virtual step"""
     virtual: Literal["optimizer", "sgd"] = "optimizer"
     """the virtual step: as the run's own optimizer steps, or plain SGD at its present rate (as the published code)"""
@@ -43,8 +44,7 @@ class MIRSettings:
     """whether the gradient on the arrived samples is their part of the step; otherwise they are run twice"""
 
     def __post_init__(self) -> None:
-        if self.candidates < 1:
-            raise BudgetedError(f"retrieval.candidates must be 1 or more, got {self.candidates}")
+        refuse_outside_limits(self, "retrieval.")
         if self.virtual not in ("optimizer", "sgd"):
             raise UnknownName("retrieval.virtual", self.virtual, ("optimizer", "sgd"))
 
@@ -52,6 +52,8 @@ class MIRSettings:
 @RETRIEVALS.register("mir")
 class MaximallyInterfered(MeetsTheStream):
     """Those whose loss would rise most by an update on what just arrived."""
+
+    of_classes = True
 
     @classmethod
     def settings_type(cls) -> type:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from budgeted.budget.kept import Keeps
-from budgeted.errors import BudgetedError
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.registry import Registry
 from budgeted.replay.column import Column
 from budgeted.replay.lent import Lent
@@ -48,6 +48,8 @@ class Retrieval(Keeps, ABC):
     """Whether `observe` has a use for sampled per-sample gradients; if not, nobody need compute them."""
     wants_stream: bool = False
     """Whether it looks at the samples that just arrived, and at the model, before it draws."""
+    of_classes: bool = False
+    """Whether it looks at the logits of classes: then it is of no use to a problem that is not about classes."""
     operations: int = 0
     """of the latest draw under rule `real`, where no dispatcher sees them: one per element of an elementwise
     operation, one per input of a reduction, two per multiply-accumulate, nothing for a move"""
@@ -129,12 +131,11 @@ class ClassBalanced(Retrieval):
     samples of a new class are not drilled.
     """
 
-    young: int = 0
+    young: int = limited(0, "0 or more")
     """samples below which a class is drawn less often, in proportion; 0: never"""
 
     def __post_init__(self) -> None:
-        if self.young < 0:
-            raise BudgetedError(f"retrieval.young must be 0 or more, got {self.young}")
+        refuse_outside_limits(self, "retrieval.")
 
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         count = min(batch_size, len(memory))

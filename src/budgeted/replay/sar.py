@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from budgeted.budget.kept import prefixed, without_prefix
 from budgeted.errors import BudgetedError
 from budgeted.replay.bands import Bands
 from budgeted.replay.column import Column
@@ -258,13 +259,12 @@ class SimilarityAware(Retrieval):
         return 0 if self._bands is None else self._bands.nbytes
 
     def state(self) -> dict[str, torch.Tensor]:
-        bands = {} if self._bands is None else self._bands.state()
-        return super().state() | {f"bands.{name}": value for name, value in bands.items()}
+        return super().state() | prefixed("bands", {} if self._bands is None else self._bands.state())
 
     def load_state(self, state: Mapping[str, torch.Tensor], device: torch.device | str = "cpu") -> None:
         """Continue as saved; the memory is loaded, and watched by this, before."""
         if self._memory is None:
             raise BudgetedError("the retrieval has no memory yet: call memory.watch(retrieval) before loading it")
         super().load_state(state, device)
-        bands = {name.removeprefix("bands."): state[name] for name in state if name.startswith("bands.")}
+        bands = without_prefix("bands", state)
         self._bands = Bands.from_state(self._memory, bands) if bands else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.replay.similarity import ClassGradientForm
 
 
@@ -19,11 +20,11 @@ class SARSettings:
 
     frequency: Literal["use", "discounted", "effective"] = "effective"
     """Plain counts of use; counts that are forgotten; or these plus the uses of similar classes."""
-    temperature: float = 0.125
+    temperature: float = limited(0.125, "above 0")
     """T: a sample is drawn with probability proportional to exp(-score / T)."""
     k: float = 4.0
     """Each draw of B samples forgets the share B / (k |M|) of every frequency, once |M| > B; at least 1."""
-    ema: float = 0.01
+    ema: float = limited(0.01, "above 0 and at most 1")
     """Step of the moving averages behind the class similarity; the published code uses 0.001."""
     similarity: Literal["pairwise", "class_gradient", "own_class"] = "pairwise"
     """Average the cosines between samples (Algorithm 1), or the gradient of each class (appendix;
@@ -53,10 +54,11 @@ class SARSettings:
     """When a sample leaves, its frequency leaves the class sum C_y (its definition), or stays (Algorithm
     1).
     """
-    warmup: int = 0
+    warmup: int = limited(0, "0 or more")
     """That many first draws are class-balanced; the published code has 50."""
 
     def __post_init__(self) -> None:
+        refuse_outside_limits(self, "retrieval.")
         for name, kind in get_type_hints(type(self)).items():
             value = getattr(self, name)
             if isinstance(value, str) and value not in get_args(kind):
@@ -70,11 +72,5 @@ class SARSettings:
             raise BudgetedError(
                 "similarity own_class is not learned, so no class starts at a mean: drop new_class=mean"
             )
-        if not self.temperature > 0:
-            raise BudgetedError(f"temperature is {self.temperature}: it must be above 0")
         if not self.k >= 1:
             raise BudgetedError(f"k is {self.k}: below 1 a draw might forget everything; give at least 1")
-        if not 0 < self.ema <= 1:
-            raise BudgetedError(f"ema is {self.ema}: it must be above 0 and at most 1")
-        if self.warmup < 0:
-            raise BudgetedError(f"warmup is {self.warmup}: it must be 0 or more draws")

@@ -28,6 +28,9 @@ from budgeted.replay.memory import Memory
 class Selection(MadeByName, Keeps, ABC):
     """Which samples stay. The fields of one that is a dataclass are its settings (`--set selection.NAME=VALUE`)."""
 
+    of_classes: bool = False
+    """Whether it looks at the logits of classes: then it is of no use to a problem that is not about classes."""
+
     @abstractmethod
     def select(self, memory: Memory, label: int, generator: np.random.Generator) -> int | None:
         """The slot for a sample that has just arrived, or None to let it go."""

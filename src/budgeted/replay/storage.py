@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from budgeted.budget.kept import prefixed, without_prefix
 from budgeted.errors import BudgetedError
 from budgeted.replay.arena import AlikeArena, Arena, place_columns
-from budgeted.replay.codec import CODE, Codec, Samples, Stored
+from budgeted.replay.codec import CODE, Codec, Samples
 from budgeted.replay.column import LABEL, Column, bytes_per_slot
 from budgeted.replay.journal import UNWRITTEN, Places
 from budgeted.replay.membership import Slots
@@ -256,10 +257,10 @@ class Storage:
         }
         if self.arena is not None:
             codes = self.arena.lengths_only(used) if SLOTS in apart else self.arena.state(used)
-            state |= {f"arena.{name}": tensor for name, tensor in codes.items()}
+            state |= prefixed("arena", codes)
         shared = self.codec.shared()
         of_codec = self.codec.state() if SHARED not in apart or shared is None else shared.state_apart()
-        return state | {f"codec.{name}": tensor for name, tensor in of_codec.items()}
+        return state | prefixed("codec", of_codec)
 
     def check_state(self, state: Mapping[str, torch.Tensor]) -> None:
         used = len(state.get(f"column.{LABEL}", ()))
@@ -286,8 +287,8 @@ class Storage:
             elif used:
                 tensor[0] = saved[-1]
         if self.arena is not None:
-            self.arena.load_state(_part("arena.", state))
-        self.codec.load_state(_part("codec.", state), self._device)
+            self.arena.load_state(without_prefix("arena", state))
+        self.codec.load_state(without_prefix("codec", state), self._device)
 
     def check_sample(self, sample: Samples) -> None:
         self._check_samples(sample, "the memory keeps")
@@ -346,7 +347,3 @@ def code_of(encoded: Mapping[str, torch.Tensor]) -> npt.NDArray[np.uint8]:
 def row_of(batch: Any, row: int) -> Any:
     """One of a batch: of a tensor, or of every entry of a dictionary."""
     return {name: part[row] for name, part in batch.items()} if isinstance(batch, Mapping) else batch[row]
-
-
-def _part(prefix: str, state: Stored) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}

@@ -15,7 +15,7 @@ from tyro.conf import Suppress
 from budgeted.budget import RULES, Budget, parse_bytes, parse_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.evaluate import Precision
-from budgeted.learner.settings import Settings, from_pairs
+from budgeted.learner.settings import Settings, from_pairs, usual_with
 from budgeted.methods import METHODS, Method
 from budgeted.registry import file_digest, source_of
 from budgeted.runs.keeping import NEWEST, refuse_bad_keep
@@ -109,6 +109,8 @@ class RunConfig:
     """Checkpoints that stay on disk, spread over the stream: a number, or all; `budgeted verify` replays from them."""
     settings: Suppress[dict[str, str]] = field(default_factory=dict)
     """Any other setting, such as learner.learning_rate or retrieval.temperature."""
+    usual: Suppress[dict[str, str]] = field(default_factory=dict)
+    """What the method was usually run with when the run began: a later version of it may have other habits."""
     sources: Suppress[dict[str, str]] = field(default_factory=dict)
     """Digests of the user's own files that the parts come from, written when a run begins."""
 
@@ -170,7 +172,11 @@ class RunConfig:
     def build_settings(self, flips: bool, problem: str | None = None) -> Settings:
         """problem: what is learned from the data set, if the run does not say it."""
         pairs = {"learner.batch_size": str(self.batch_size), **self.settings}
-        return from_pairs(pairs, self.build_method(), flips, self.problem or problem)
+        return from_pairs(pairs, self.build_method(), flips, self.problem or problem, self.usual or None)
+
+    def with_usual(self) -> RunConfig:
+        """With what the method is usually run with, as it is now."""
+        return self if self.usual else replace(self, usual=usual_with(self.build_method()))
 
     def with_sources(self) -> RunConfig:
         """With the user's own files found from anywhere, and known by their content."""
@@ -201,8 +207,9 @@ class RunConfig:
 
     def to_json(self) -> dict[str, Any]:
         found = {**dataclasses.asdict(self), "model": self.network}
-        if not self.sources:
-            del found["sources"]
+        for name in ("sources", "usual"):
+            if not found[name]:
+                del found[name]
         # runs that were begun before these could be said go on as they are
         for name, usual in (("keep_checkpoints", NEWEST), ("eval_beside", False), ("eval_precision", "float32")):
             if found[name] == usual:
@@ -221,7 +228,9 @@ class RunConfig:
             if name not in known:
                 raise UnknownName(f"key in {where}", key, known)
             if not _fits(value, hints[name]):
-                raise BudgetedError(f"{where}: {key} = {value!r} is not of type {hints[name]}")
+                raise BudgetedError(
+                    f"{where}: {key} = {value!r} is not of type {hints[name]}: write it as `budgeted run --help` says"
+                )
             cleaned[name] = {k: str(v) for k, v in value.items()} if isinstance(value, dict) else value
         return cls(**cleaned)
 
@@ -231,18 +240,19 @@ def refuse_other_config(known: Any, here: dict[str, Any], path: Path) -> None:
     if known == here:
         return
     told = known if isinstance(known, dict) else {}
-    flat, found = _by_name(told), _by_name(here)
+    then, found = _by_name(told), _by_name(here)
     differing = [
-        f"{name} {flat.get(name, 'not said')} then, {found.get(name, 'not said')} now"
-        for name in sorted({*flat, *found})
-        if flat.get(name) != found.get(name)
+        f"{name} {then.get(name, 'not said')} then, {found.get(name, 'not said')} now"
+        for name in sorted({*then, *found})
+        if then.get(name) != found.get(name)
     ]
     raise BudgetedError(f"{path} has other settings than the run was made with ({'; '.join(differing)}): restore it")
 
 
 def _by_name(config: dict[str, Any]) -> dict[str, Any]:
-    parts = {f"{part}.{key}": value for part in ("settings", "sources") for key, value in config.get(part, {}).items()}
-    return {**{key: value for key, value in config.items() if key not in ("settings", "sources")}, **parts}
+    tables = ("settings", "sources", "usual")
+    parts = {f"{part}.{key}": value for part in tables for key, value in config.get(part, {}).items()}
+    return {**{key: value for key, value in config.items() if key not in tables}, **parts}
 
 
 def shown(number: float) -> str:
@@ -257,25 +267,23 @@ def read_config(path: Path) -> dict[str, Any]:
             text = file.read(MOST_CONFIG).decode()
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
-        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}") from error
+        raise BudgetedError(f"cannot read the config file {path}: {error.strerror}: check the path") from error
     except (ValueError, RecursionError) as error:
         raise BudgetedError(f"{path} is no valid {'JSON' if path.suffix == '.json' else 'TOML'}: {error}") from error
     if not isinstance(found, dict):
-        raise BudgetedError(f"{path} holds no table of keys and values")
+        raise BudgetedError(f'{path} holds no table of keys and values: write lines such as method = "er"')
     settings = found.get("settings")
     if isinstance(settings, dict):  # [settings.learner] learning_rate = ... is learner.learning_rate
-        found["settings"] = _flat(settings)
+        found["settings"] = flat(settings)
     return found
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Tables inside tables as one, their keys joined by dots."""
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
 
 
 def _fits(value: Any, hint: Any) -> bool:

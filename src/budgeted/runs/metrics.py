@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from budgeted.errors import BudgetedError
 
 
@@ -86,16 +84,6 @@ def a_auc(evaluations: Sequence[Evaluation]) -> float:
     """
     _ordered(evaluations)
     return math.fsum(evaluation.accuracy for evaluation in evaluations) / len(evaluations)
-
-
-def a_auc_trapezoid(evaluations: Sequence[Evaluation]) -> float:
-    """Mean height of the accuracy curve between the first and the last evaluation, at any distances."""
-    _ordered(evaluations)
-    if len(evaluations) < 2:
-        raise UndefinedMetric("the area under the accuracy curve needs two evaluations: evaluate more often")
-    samples = np.array([evaluation.samples for evaluation in evaluations], dtype=np.float64)
-    accuracies = np.array([evaluation.accuracy for evaluation in evaluations])
-    return float(np.trapezoid(accuracies, samples) / (samples[-1] - samples[0]))
 
 
 def a_last(evaluations: Sequence[Evaluation]) -> float:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from budgeted import models
@@ -23,7 +24,7 @@ from budgeted.learner.rehearsal import Course, Rehearsed, measure, rehearse
 from budgeted.methods import Method
 from budgeted.network.expandable import Expandable
 from budgeted.problems import PROBLEMS, Problem
-from budgeted.replay import CODECS, bytes_per_slot
+from budgeted.replay import CODECS, Codec, Column, bytes_per_slot
 from budgeted.runs.typical import Typical, typical_of
 from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream
 
@@ -134,15 +135,23 @@ class Planner:
         problem.classes, problem.samples = self.info.classes, self.samples
         return problem
 
-    @property
+    @cached_property
     def varying(self) -> bool:
-        return varying(self.method)
+        """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
+        codec: Codec = copy.deepcopy(CODECS.made(self.method.codec, self.settings.codec))
+        if self.problem == "classification":
+            codec.columns([Column("sample", self.info.input_shape, torch.uint8)])
+        return codec.varying
 
     def rehearsed(self, slots: int | None, nbytes: int | None = None) -> Rehearsed:
-        rows = self.info.classes if self.method.whole_head else self.course.mean_rows(self.method.trains)
+        rows = (
+            self.info.classes
+            if self.method.whole_head
+            else self.course.mean_rows(self.method.trains, self.settings.learner.pace_power)
+        )
         if self._grows:  # then the head grows in the rehearsal, too
             rows = 1
-        budget = Budget(bytes=nbytes) if self.varying else None
+        budget = Budget(bytes=nbytes) if self.varying and nbytes is not None else None
         found = rehearse(
             lambda **more: self.learner(rows=rows, slots=slots, budget=budget, device="cpu", **more), self.course
         )
@@ -172,9 +181,7 @@ class Planner:
         if self.varying:
             if rule == "paper":
                 raise BudgetedError("rule paper counts slots of one size: leave --byte-rule out, or take codec raw")
-            if slots is not None and budget.bytes is None:
-                raise BudgetedError("slots of this codec differ in bytes: give --memory instead of --slots")
-            slots = None
+            slots = None if budget.bytes is not None else slots
         elif budget.bytes is not None:
             probe = self.learner(slots=1)
             fixed = sum(fixed_bytes(probe, self.model, rule).values())
@@ -197,12 +204,6 @@ class Planner:
             iterations = iterations_within(rehearsed, budget.compute, self.samples)
         spending = rehearsed.spending(iterations * self.samples, budget.compute.rule)
         return Terms(slots, iterations, budget, spending, growth)
-
-
-def varying(method: Method | type[Method]) -> bool:
-    """Whether slots differ in bytes, so that nobody knows beforehand how many there will be."""
-    codec = method.codec
-    return (CODECS[codec] if isinstance(codec, str) else codec).varying
 
 
 def facts_of(info: DatasetInfo, samples: int | None = None) -> DataFacts:
@@ -240,9 +241,9 @@ def _body_parameters(learner: Learner) -> int:
     return sum(parameter.numel() for parameter in learner.model.parameters() if id(parameter) not in head)
 
 
-def slots_within(learner: Learner, model_name: str, budget: int, rule: Rule) -> int:
-    """Slots that fit beside everything else; an impossible budget says the smallest possible one."""
-    return slots_beside(sum(fixed_bytes(learner, model_name, rule).values()), learner, model_name, budget, rule)
+def raw_bytes(learner: Learner) -> int:
+    """Of a slot that holds a sample as it is."""
+    return bytes_per_slot((*learner.memory.sample_columns, *learner.memory.columns_beside))
 
 
 def grown_bytes(learner: Learner, tasks: int) -> int:
@@ -297,11 +298,11 @@ def make_plan(
     seed: int = 0,
     problem: str | None = None,
     measure: bool = True,
-    dataset: Callable[[], Dataset] | None = None,
+    dataset: Callable[[], Dataset | None] = lambda: None,
 ) -> Plan:
     """Work out slots, steps, cost and time; needs no data on disk. `measure` rehearses what the method itself runs.
 
-    dataset: loads the data, from which slots that differ in bytes are estimated; nothing else is done with it.
+    dataset: loads the data if they are there, from which slots that differ in bytes are estimated; not asked otherwise.
     """
     samples = info.train_size if samples is None else samples
     if samples < 1:
@@ -317,9 +318,11 @@ def make_plan(
         terms = planner.terms(budget.without_compute(), slots, 1.0, rule)
         slots, growth = terms.slots, terms.growth
     items, typical = fixed_bytes(learner, model_name, rule) | ({"growth": growth} if growth else {}), None
-    if planner.varying and budget.bytes is not None:
-        items["memory"] = budget.bytes - sum(items.values())
-        typical = typical_of(learner, dataset) if dataset is not None else None
+    if planner.varying and (budget.bytes is not None or slots is not None):
+        room = slots * raw_bytes(learner) if slots is not None else 0
+        items["memory"] = room if budget.bytes is None else budget.bytes - sum(items.values())
+        found = dataset()
+        typical = None if found is None else typical_of(learner, found)
     elif slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
     if measure:
@@ -341,7 +344,7 @@ def make_plan(
         rule=rule,
         samples=samples,
         batch_size=settings.learner.batch_size,
-        slots=slots if typical is None else typical.slots_in(items["memory"]),
+        slots=typical.slots_in(items["memory"]) if typical else None if planner.varying else slots,
         bytes=items,
         iterations=iterations,
         steps=steps,

@@ -419,7 +419,7 @@ def _base_of(model: nn.Module) -> dict[str, Any]:
 def _make_base(model: str) -> None:
     """What a model starts from, where that has to be pretrained first and nobody did so yet."""
     if base_missing(model):
-        log.warning("%s: pretraining its base once, about a minute and a half of one core", model)
+        log.warning("%s: pretraining its base once, about a minute of one core", model)
         make_base()
 
 
@@ -458,7 +458,7 @@ def start(
     with disk_errors(path, _go_on(path)), folder.locked():
         try:
             folder.refuse_another()
-            config = config.with_sources()
+            config = config.with_sources().with_usual()
             here = environment(config.threads, config.device)
             run = Run(config, folder, here)
         except BaseException:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,10 +30,10 @@ class Typical:
         return max(1, int((nbytes - self.shared) / self.each))
 
 
-def typical_of(learner: Learner, dataset: Callable[[], Dataset]) -> Typical:
+def typical_of(learner: Learner, dataset: Dataset) -> Typical:
     """Samples spread evenly over the training set, stored with the learner's codec and columns; where codes get
     shorter as the stream grows, at their shortest."""
-    images = dataset().train_images
+    images = dataset.train_images
     places = np.unique(np.linspace(0, len(images) - 1, LOOKED_AT).astype(np.int64))
     columns = (*learner.memory.sample_columns, *learner.memory.columns_beside)
     memory = Memory(columns, codec=copy.deepcopy(learner.memory.codec), limit=_LARGEST)

@@ -9,15 +9,20 @@
 
 from __future__ import annotations
 
-from budgeted.streams.ahead import Arriving, Bad, arriving
-from budgeted.streams.arrays import from_arrays, from_npz
-from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Images, Request, default_data_dir
-from budgeted.streams.download import DownloadError
-from budgeted.streams.entry import Entry
-from budgeted.streams.lazy import held
-from budgeted.streams.orders import blurry, class_order, disjoint, domain, gaussian, limit
-from budgeted.streams.registry import DATASETS, info, known_info, load, names, short_name
-from budgeted.streams.stream import Stream, make_stream, order_names, stream_of
+from typing import TYPE_CHECKING
+
+from budgeted.later import later
+
+if TYPE_CHECKING:
+    from budgeted.streams.ahead import Arriving, Bad, arriving
+    from budgeted.streams.arrays import from_arrays, from_npz
+    from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInfo, Images, Request, default_data_dir
+    from budgeted.streams.download import DownloadError
+    from budgeted.streams.entry import Entry
+    from budgeted.streams.lazy import held
+    from budgeted.streams.orders import blurry, class_order, disjoint, domain, gaussian, limit
+    from budgeted.streams.registry import DATASETS, info, known_info, load, names, short_name
+    from budgeted.streams.stream import Stream, make_stream, order_names, stream_of
 
 __all__ = [
     "DATASETS",
@@ -52,3 +57,53 @@ __all__ = [
     "short_name",
     "stream_of",
 ]
+
+# readers, which a learner needs none of
+__getattr__, __dir__ = later(
+    __name__,
+    {
+        "ahead": (
+            "Arriving",
+            "Bad",
+            "arriving",
+        ),
+        "arrays": (
+            "from_arrays",
+            "from_npz",
+        ),
+        "dataset": (
+            "DataError",
+            "DataMissing",
+            "Dataset",
+            "DatasetInfo",
+            "Images",
+            "Request",
+            "default_data_dir",
+        ),
+        "download": ("DownloadError",),
+        "entry": ("Entry",),
+        "lazy": ("held",),
+        "orders": (
+            "blurry",
+            "class_order",
+            "disjoint",
+            "domain",
+            "gaussian",
+            "limit",
+        ),
+        "registry": (
+            "DATASETS",
+            "info",
+            "known_info",
+            "load",
+            "names",
+            "short_name",
+        ),
+        "stream": (
+            "Stream",
+            "make_stream",
+            "order_names",
+            "stream_of",
+        ),
+    },
+)

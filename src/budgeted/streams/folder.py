@@ -66,7 +66,11 @@ def list_folder(root: Path, test: bool = True) -> Listing:
     if train is None:
         _add(builder, root, _walk(root), "")
         if not len(builder):
-            raise DataMissing(f"{root} holds neither train/CLASS/ nor CLASS/ with images: check the path")
+            flat = len(_class_files(root))
+            remedy = "check the path"
+            if flat:
+                remedy = f"put its {flat} images into one folder for each class, or list them in a manifest:FILE"
+            raise DataMissing(f"{root} holds neither train/CLASS/ nor CLASS/ with images: {remedy}")
     else:
         _add(builder, root, _walk(train), "train")
         if not len(builder):

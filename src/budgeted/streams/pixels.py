@@ -26,7 +26,7 @@ from budgeted.streams.image_file import opened_image
 Policy = Literal["squash", "crop"]
 POLICIES: tuple[str, ...] = get_args(Policy)
 #: Modes with more than 8 bits a channel, which a conversion would clip without a word.
-_DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
+DEEP_MODES = frozenset({"I", "F", "I;16", "I;16B", "I;16L", "I;16N"})
 _ORIENTATION = 0x0112
 
 
@@ -61,9 +61,9 @@ class Pixels:
         return self._of_array(source, where)
 
     def _of_image(self, image: Image.Image, where: str) -> NDArray[np.uint8]:
-        if image.mode in _DEEP_MODES:
+        if image.mode in DEEP_MODES:
             raise DataError(f"{where}: mode {image.mode} has more than 8 bits a channel: convert it to 8 bits")
-        image = _upright(image)
+        image = turned_upright(image)
         # A palette with transparency loses it with a warning unless it passes through RGBA.
         picture = (image.convert("RGBA") if "transparency" in image.info else image).convert(
             "RGB" if self.channels == 3 else "L"
@@ -94,7 +94,7 @@ def upright(image: Image.Image) -> bool:
     return True
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def turned_upright(image: Image.Image) -> Image.Image:
     if upright(image):
         return image
     with contextlib.suppress(Exception):

@@ -18,6 +18,7 @@
     return made;
   }
   const percent = value => value === null || value === undefined ? "–" : (100 * value).toFixed(2);
+  const asPrinted = (mean, sd) => mean.toFixed(2) + (sd === null ? "" : " ± " + sd.toFixed(2));
   function amount(value, unit) {
     if (value === null || value === undefined) return "–";
     for (const [prefix, size] of [["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]])
@@ -50,7 +51,7 @@
     { key: "real", name: "Compute", value: row => average(row, "real"), show: row => amount(average(row, "real"), "FLOP") },
     { key: "bytes", name: "Bytes", value: row => average(row, "bytes"), show: row => amount(average(row, "bytes"), "B") },
     { key: "frozen", name: "Frozen %", value: row => average(row, "frozen"), show: row => (100 * average(row, "frozen")).toFixed(1) },
-    { key: "printed", name: "Paper A_AUC %", value: row => row.printed ? row.printed.a_auc : null, show: row => row.printed ? row.printed.a_auc.toFixed(2) + " ± " + row.printed.a_auc_sd.toFixed(2) : "–" },
+    { key: "printed", name: "Paper A_AUC %", value: row => row.printed ? row.printed.a_auc : null, show: row => row.printed ? asPrinted(row.printed.a_auc, row.printed.a_auc_sd) : "–" },
   ];
   const column = key => COLUMNS.find(each => each.key === key);
   let columns = COLUMNS;  // without those that say the same of every row
@@ -212,7 +213,7 @@
     const commands = runs.map(run => run.command).join("\n");
     const copy = element("button", { type: "button", onclick: async () => { try { await navigator.clipboard.writeText(commands); copy.textContent = "Copied"; } catch { const range = document.createRange(); range.selectNodeContents($("d-commands")); getSelection().removeAllRanges(); getSelection().addRange(range); copy.textContent = "Selected: copy with the keyboard"; } } }, "Copy");
     body.replaceChildren(...[
-      element("p", {}, `${row.dataset}, ${row.stream} stream, ${row.model}; ${row.budget}.` + (row.printed ? ` The paper prints A_AUC ${row.printed.a_auc.toFixed(2)} ± ${row.printed.a_auc_sd.toFixed(2)} and A_last ${row.printed.a_last.toFixed(2)} ± ${row.printed.a_last_sd.toFixed(2)} (${row.printed.source}${row.printed.same_size ? "" : ", at another size"}).` : "")),
+      element("p", {}, `${row.dataset}, ${row.stream} stream, ${row.model}; ${row.budget}.` + (row.printed ? ` The paper prints A_AUC ${asPrinted(row.printed.a_auc, row.printed.a_auc_sd)} and A_last ${asPrinted(row.printed.a_last, row.printed.a_last_sd)} (${row.printed.source}${row.printed.same_size ? "" : ", at another size"}).` : "")),
       element("div", { id: "d-chart", class: "chart", role: "img", "aria-label": `Accuracy over the stream of ${row.label}, a line for each seed; A_AUC ${spread(row, "a_auc")} %.` }),
       element("h3", {}, "Runs"),
       element("div", { class: "scroll" }, element("table", {}, element("thead", {}, element("tr", {}, ...head.map(name => element("th", { scope: "col", class: "plain" }, name)))), element("tbody", {}, ...lines))),

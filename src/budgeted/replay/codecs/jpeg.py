@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.replay.codec import CODE, CODECS, Stored
 from budgeted.replay.codecs.colour import RESOLUTION, TRANSFORM
-from budgeted.replay.codecs.picture import PictureCodec, Pixels, as_batch, as_rows, opened, refuse_outside, sealed
+from budgeted.replay.codecs.picture import PictureCodec, Pixels, as_batch, as_rows, opened, sealed
 from budgeted.replay.column import Column
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
@@ -36,7 +37,7 @@ colour and its resolution as `colour` has them"""
 class Jpeg(PictureCodec):
     """The scan of a JPEG file (about 300 bytes of a CIFAR picture at quality 75); tables are kept once."""
 
-    quality: int = 75
+    quality: int = limited(75, "from 1 to 100")
     """of the quantiser, 1 to 100"""
     subsampling: Subsampling = "4:2:0"
     """resolution of colour: 4:4:4 as that of light, 4:2:2 half as many columns, 4:2:0 half as many rows too"""
@@ -47,7 +48,7 @@ class Jpeg(PictureCodec):
     largest: ClassVar[int] = 65_500
 
     def __post_init__(self) -> None:
-        refuse_outside("jpeg", "quality", self.quality, 1, 100)
+        refuse_outside_limits(self, "codec jpeg: ")
         if self.subsampling not in _SHARES:
             raise BudgetedError(f"codec jpeg: subsampling must be one of {', '.join(_SHARES)}, got {self.subsampling}")
 

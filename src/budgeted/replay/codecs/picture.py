@@ -66,11 +66,6 @@ class PictureCodec(Codec):
         return channels * height * width
 
 
-def refuse_outside(codec: str, name: str, value: float, lowest: float, highest: float) -> None:
-    if not lowest <= value <= highest:
-        raise BudgetedError(f"codec {codec}: {name} must be from {lowest} to {highest}, got {value}")
-
-
 def sealed(code: bytes) -> Tensor:
     """A code as a slot holds it: with its check byte."""
     return torch.frombuffer(bytearray(code) + _check_byte(code), dtype=torch.uint8)

@@ -10,8 +10,9 @@ import numpy as np
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.replay.codec import CODE, CODECS, Stored
-from budgeted.replay.codecs.picture import PictureCodec, as_batch, as_rows, damaged, opened, refuse_outside, sealed
+from budgeted.replay.codecs.picture import PictureCodec, as_batch, as_rows, damaged, opened, sealed
 
 OPERATIONS_PER_VALUE = 60
 """the price of decoding: 11 for a transform, 37 for arithmetic code, prediction and the loop filter, 12 for colour"""
@@ -27,9 +28,9 @@ _LOSSY, _LOSSLESS = b"VP8 ", b"VP8L"
 class WebP(PictureCodec):
     """A WebP file without the bytes that all have (about 330 of a CIFAR picture at quality 75)."""
 
-    quality: int = 75
+    quality: int = limited(75, "from 0 to 100")
     """of the quantiser, 0 to 100; the effort, where nothing is lost"""
-    effort: int = 4
+    effort: int = limited(4, "from 0 to 6")
     """0 (fast) to 6 (small)"""
     lossless: bool = False
     """no bit is lost: about 1,900 bytes of a CIFAR picture"""
@@ -38,8 +39,7 @@ class WebP(PictureCodec):
     largest: ClassVar[int] = 16_383
 
     def __post_init__(self) -> None:
-        refuse_outside("webp", "quality", self.quality, 0, 100)
-        refuse_outside("webp", "effort", self.effort, 0, 6)
+        refuse_outside_limits(self, "codec webp: ")
 
     def encode(self, sample: Tensor) -> dict[str, Tensor]:
         from PIL import Image

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from budgeted.limits import limited, refuse_outside_limits
 from budgeted.replay.codec import CODECS, Samples, Stored
 from budgeted.replay.codecs.colour import RESOLUTION, TRANSFORM, Numbers, as_bytes, doubled, from_ycc, halved, to_ycc
-from budgeted.replay.codecs.picture import PictureCodec, Pixels, refuse_outside
+from budgeted.replay.codecs.picture import PictureCodec, Pixels
 from budgeted.replay.column import Column
 
 _HELD = "packed"
@@ -22,11 +23,11 @@ _HELD = "packed"
 class Ycc420(PictureCodec):
     """YCbCr 4:2:0 in a few bits a value: 960 bytes of a CIFAR picture at 5 bits."""
 
-    bits: int = 5
+    bits: int = limited(5, "from 1 to 8")
     """of every value, 1 to 8"""
 
     def __post_init__(self) -> None:
-        refuse_outside("ycc420", "bits", self.bits, 1, 8)
+        refuse_outside_limits(self, "codec ycc420: ")
 
     @property
     def numbers(self) -> int:

@@ -11,15 +11,20 @@
 
 from __future__ import annotations
 
-from budgeted.streams.bongard.answers import Scored, chosen, chrf, score_choices, token_f1
-from budgeted.streams.bongard.drawn import DrawnBongard, drawn_bongard
-from budgeted.streams.bongard.facts import Facts, facts
-from budgeted.streams.bongard.items import HOI, OPENWORLD, SHORT, Kind, Wording, every_triple, items_of
-from budgeted.streams.bongard.judge import Judge, Judged
-from budgeted.streams.bongard.pictures import Pictures, with_pictures
-from budgeted.streams.bongard.problem import PLACE, Item, Picture, Problem
-from budgeted.streams.bongard.published import read_hoi, read_items, read_openworld
-from budgeted.streams.bongard.tasks import dealt, task_starts
+from typing import TYPE_CHECKING
+
+from budgeted.later import later
+
+if TYPE_CHECKING:
+    from budgeted.streams.bongard.answers import Scored, chosen, chrf, score_choices, token_f1
+    from budgeted.streams.bongard.drawn import DrawnBongard, drawn_bongard
+    from budgeted.streams.bongard.facts import Facts, facts_of
+    from budgeted.streams.bongard.items import HOI, OPENWORLD, SHORT, Kind, Wording, every_triple, items_of
+    from budgeted.streams.bongard.judge import Judge, Judged
+    from budgeted.streams.bongard.pictures import Pictures, with_pictures
+    from budgeted.streams.bongard.problem import PLACE, Item, Picture, Problem
+    from budgeted.streams.bongard.published import read_hoi, read_items, read_openworld
+    from budgeted.streams.bongard.tasks import dealt, task_starts
 
 __all__ = [
     "HOI",
@@ -42,7 +47,7 @@ __all__ = [
     "dealt",
     "drawn_bongard",
     "every_triple",
-    "facts",
+    "facts_of",
     "items_of",
     "read_hoi",
     "read_items",
@@ -52,3 +57,56 @@ __all__ = [
     "token_f1",
     "with_pictures",
 ]
+
+__getattr__, __dir__ = later(
+    __name__,
+    {
+        "answers": (
+            "Scored",
+            "chosen",
+            "chrf",
+            "score_choices",
+            "token_f1",
+        ),
+        "drawn": (
+            "DrawnBongard",
+            "drawn_bongard",
+        ),
+        "facts": (
+            "Facts",
+            "facts_of",
+        ),
+        "items": (
+            "HOI",
+            "OPENWORLD",
+            "SHORT",
+            "Kind",
+            "Wording",
+            "every_triple",
+            "items_of",
+        ),
+        "judge": (
+            "Judge",
+            "Judged",
+        ),
+        "pictures": (
+            "Pictures",
+            "with_pictures",
+        ),
+        "problem": (
+            "PLACE",
+            "Item",
+            "Picture",
+            "Problem",
+        ),
+        "published": (
+            "read_hoi",
+            "read_items",
+            "read_openworld",
+        ),
+        "tasks": (
+            "dealt",
+            "task_starts",
+        ),
+    },
+)

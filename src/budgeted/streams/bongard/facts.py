@@ -45,7 +45,7 @@ class Facts:
         ]
 
 
-def facts(train: Sequence[Problem], test: Sequence[Problem]) -> Facts:
+def facts_of(train: Sequence[Problem], test: Sequence[Problem]) -> Facts:
     """Counted from the problems; no picture is looked at."""
     per_concept = Counter(problem.concept for problem in train)
     tested = {problem.concept for problem in test}

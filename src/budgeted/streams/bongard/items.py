@@ -143,11 +143,13 @@ def listed(question: str) -> tuple[str, ...]:
 
     >>> listed("Choice List: [kick, catch] Your answer is:")
     ('kick', 'catch')
+    >>> listed("Choice List: [] Your answer is:")
+    ()
     """
     for start in _CHOICES:
         _, found, rest = question.partition(start)
         if found and "]" in rest:
-            return tuple(choice.strip() for choice in rest.split("]")[0].split(","))
+            return tuple(choice.strip() for choice in rest.split("]")[0].split(",") if choice.strip())
     return ()
 
 

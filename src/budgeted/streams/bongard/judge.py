@@ -6,17 +6,21 @@ A judge's scores and those computed here (token-F1, chrF) are different quantiti
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from budgeted.errors import BudgetedError
 
 LOWEST, HIGHEST = 1, 10
 MOST_BYTES = 2**20
+KEY = "BUDGETED_JUDGE_KEY"
+"""where a run finds the key of its judge: in the environment, since a configuration is written down"""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -78,17 +82,27 @@ class Judge:
             f"{self.address.rstrip('/')}/chat/completions", json.dumps(asked).encode(), headers, method="POST"
         )
         try:
-            with urllib.request.urlopen(request, timeout=self.seconds) as answer:
+            with _OPENER.open(request, timeout=self.seconds) as answer:
                 content = json.loads(answer.read(MOST_BYTES))["choices"][0]["message"]["content"]
         except urllib.error.HTTPError as error:
             raise _Failed(f"the judge answered {error.code}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise _Failed(f"no answer ({type(error).__name__})") from None
         except (KeyError, IndexError, TypeError):
             raise _Failed("an answer that is no chat completion") from None
         if not isinstance(content, str):
             raise _Failed("an answer without text")
         return content
+
+
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """Goes nowhere else: the key is for the address that the user gave."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_Stays)
 
 
 class _Failed(Exception):

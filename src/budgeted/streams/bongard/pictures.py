@@ -50,18 +50,6 @@ class Pictures:
         names = dict.fromkeys(name for one in wanted for name in one.pictures)
         return [name for name in names if not self.path(name).is_file()]
 
-    def demand(self, wanted: Iterable[Problem | Item]) -> None:
-        """Refuse before the first step, not in the middle of a run, where pictures are not there."""
-        everything = list(wanted)
-        absent = self.missing(everything)
-        if absent:
-            names = len({name for one in everything for name in one.pictures})
-            shown = ", ".join(absent[:3]) + (", …" if len(absent) > 3 else "")
-            raise DataMissing(
-                f"{len(absent):,} of {names:,} pictures are not in {self.folder} ({shown}): "
-                "put the set's images/ folder there, or leave these problems out"
-            )
-
 
 def with_pictures(problems: Iterable[Problem], pictures: Pictures) -> tuple[Problem, ...]:
     """The problems that have all their pictures."""

@@ -106,4 +106,6 @@ def _entries(path: Path) -> list[Any]:
         raise DataError(f"{path}: no whole json file ({reason}): fetch it again") from None
     if not isinstance(entries, list):
         raise DataError(f"{path}: a list of problems or items is expected, this is a {type(entries).__name__}")
+    if not entries:
+        raise DataError(f"{path}: its list is empty: fetch it again")
     return entries

@@ -1,0 +1,171 @@
+"""A sweep on a real Ray cluster of two nodes on this machine, while things die: does it end as if nothing had?
+
+The same small runs three times: one after the other in this process; on the cluster, one of whose nodes is killed
+half-way; and on the cluster, the sweep itself being killed (SIGKILL) half-way and called again. All three must come to
+the same bits: weights and records of every run.
+
+    python benchmarks/sweep_on_ray.py --runs 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from budgeted.bench import recipes
+from budgeted.bench.sweep import places
+from budgeted.runs.run import start
+
+RECIPE = """
+from dataclasses import replace
+from budgeted.bench.protocols import Recipe, over_seeds
+from budgeted.runs.config import RunConfig
+
+run = RunConfig(method="{method}", model="{model}", slots=60, limit={samples}, eval_every={every}, checkpoint_every=20)
+recipe = Recipe("Small runs.", over_seeds([run, replace(run, method="er")], range(1, {seeds} + 1)))
+"""
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+PATIENCE = 120  # seconds until a node has to be there
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def node(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One node with a core, which lives as long as this: `ray start --block` and all that it starts, in a group."""
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+    command = [*RAY, "start", "--block", "--num-cpus", "1", "--object-store-memory", "80000000", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        kill_group(process)
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    """A machine that loses its power: everything on it at once."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Two nodes with a core each: the address, and the one that may be lost."""
+    address = f"127.0.0.1:{free_port()}"
+    head = ["--head", "--port", address.rpartition(":")[2], "--include-dashboard", "false", "--temp-dir", str(folder)]
+    with node(*head, "--node-ip-address", "127.0.0.1"):
+        wait_for_nodes(address, 1)
+        with node("--address", address) as second:
+            wait_for_nodes(address, 2)
+            yield address, second
+
+
+def wait_for_nodes(address: str, count: int) -> None:
+    ask = (
+        f"import ray; ray.init(address={address!r}, log_to_driver=False, logging_level='error'); "
+        f"raise SystemExit(sum(node['Alive'] for node in ray.nodes()) < {count})"
+    )
+    deadline = time.monotonic() + PATIENCE
+    while subprocess.run([sys.executable, "-c", ask], capture_output=True, check=False).returncode:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the cluster has no {count} nodes after {PATIENCE} s")
+        time.sleep(0.5)
+
+
+def sweep(recipe: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "budgeted", "sweep", f"{recipe}:recipe", "--out", str(out), *more]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def wait_until_half(out: Path, half: int, process: subprocess.Popen[bytes]) -> None:
+    """So many runs are finished, and two others have checkpoints to go on from, one on each node."""
+    while len(list(out.glob("*/summary.json"))) < half or under_way(out) < 2:
+        if process.poll() is not None:
+            raise SystemExit(f"the sweep ended with {process.returncode} before it was half-way")
+        time.sleep(0.05)
+
+
+def under_way(out: Path) -> int:
+    begun = {path.parent.parent for path in out.glob("*/checkpoints/0*")}
+    return sum(not (folder / "summary.json").exists() for folder in begun)
+
+
+def found(out: Path) -> dict[str, tuple[Any, ...]]:
+    """What every run came to, wall-clock aside."""
+    summaries = {path.parent.name: json.loads(path.read_text()) for path in out.glob("*/summary.json")}
+    keys = ("weights_sha256", "records_sha256", "spent", "a_auc", "a_last")
+    return {name: tuple(summary[key] for key in keys) for name, summary in summaries.items()}
+
+
+def sittings(out: Path) -> list[int]:
+    return [json.loads(path.read_text())["sittings"] for path in sorted(out.glob("*/summary.json"))]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--samples", type=int, default=200)
+    parser.add_argument("--model", default="cnn8")
+    parser.add_argument("--method", default="al-sar")
+    options = parser.parse_args()
+    # sockets of Ray must have short names
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        recipe = folder / "small.py"
+        seeds, every = -(-options.runs // 2), options.samples // 2
+        values = {"method": options.method, "model": options.model, "samples": options.samples}
+        recipe.write_text(RECIPE.format(**values, every=every, seeds=seeds))
+        half = options.runs // 2
+        runs = recipes.recipe(f"{recipe}:recipe").runs
+        for place in places(runs, folder / "local"):
+            start(place.config, place.folder)
+        expected = found(folder / "local")
+        print(f"{len(expected)} runs in this process", flush=True)
+
+        with cluster(folder / "r1") as (address, second):
+            process = sweep(recipe, folder / "node", "--on", address)
+            wait_until_half(folder / "node", half, process)
+            begun = under_way(folder / "node")
+            kill_group(second)
+            print(f"a node killed after {half} runs, {begun} under way", flush=True)
+            code = process.wait()
+            same = found(folder / "node") == expected
+            again = sum(count > 1 for count in sittings(folder / "node"))
+            print(f"  the sweep ended with {code}; {again} runs went on elsewhere; same bits: {same}", flush=True)
+
+        with cluster(folder / "r2") as (address, _):
+            process = sweep(recipe, folder / "driver", "--on", address)
+            wait_until_half(folder / "driver", half, process)
+            begun = under_way(folder / "driver")
+            process.kill()
+            process.wait()
+            print(f"the sweep killed after {half} runs, {begun} under way", flush=True)
+            ended = sweep(recipe, folder / "driver", "--on", address).wait()
+            alike = found(folder / "driver") == expected
+            again = sum(count > 1 for count in sittings(folder / "driver"))
+            print(f"  called again it ended with {ended}; {again} runs went on; same bits: {alike}")
+    return 0 if same and alike and code == ended == 0 and len(expected) == 2 * seeds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

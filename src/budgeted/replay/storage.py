@@ -280,7 +280,8 @@ class Storage:
         """
         for name, tensor in self.tensors.items():
             saved = state[f"column.{name}"]
-            if f"column.{name}" in take and saved.shape == tensor.shape and saved.device == tensor.device:
+            fits = name not in self.hosted and saved.shape == tensor.shape and saved.device == tensor.device
+            if fits and f"column.{name}" in take:
                 self.tensors[name] = saved
             elif name not in self._alike:
                 tensor[:used] = saved

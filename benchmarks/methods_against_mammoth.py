@@ -17,7 +17,7 @@ sets, command line and logging are left out: importing them downloads weights of
 
     python benchmarks/methods_against_mammoth.py --mammoth FOLDER --mammoth-python mammoth-env/bin/python \\
         --out results/FOLDER
-    ... --seeds 30 --only "ours: (er|der)"
+    ... --seeds 30 --only "ours: (er|der|lider)"
 """
 
 from __future__ import annotations
@@ -221,6 +221,7 @@ THEIRS: dict[str, Build] = {
     "er": partial(TheirSide, "er", {}),
     "der++": partial(TheirSide, "derpp", DARK),
     "lider": partial(TheirSide, "derpp_lider", DARK | THEIR_LIPSCHITZ),
+    "lider, no targets": partial(TheirSide, "derpp_lider", DARK | THEIR_LIPSCHITZ | {"beta_lip_lambda": 0.0}),
     "x-der": partial(TheirSide, "xder", THEIR_EXTENDED),
 }
 METHODS = tuple(Comparison(f"ours: {name}", f"theirs: {name}") for name in ("er", "der++", "lider", "x-der"))
@@ -229,6 +230,8 @@ ABLATIONS = (
     Comparison("ours: x-der, filled at a task's end", "ours: x-der"),
     Comparison("ours: lider", "ours: der++"),
     Comparison("theirs: lider", "theirs: der++"),
+    Comparison("theirs: lider", "theirs: lider, no targets"),
+    Comparison("ours: lider", "theirs: lider, no targets"),
 )
 KINDS = {"Methods": METHODS, "Ablations": ABLATIONS}
 

@@ -88,7 +88,11 @@ def main() -> None:
         import faiss
     except ImportError:
         sys.exit("faiss is not installed: pip install faiss-cpu")
-    record: dict[str, Any] = {"faiss": faiss.__version__, "environment": environment(), "seeds": arguments.seeds}
+    record: dict[str, Any] = {
+        "faiss": faiss.__version__,
+        "environment": environment(1, "cpu"),
+        "seeds": arguments.seeds,
+    }
     for kind in ("plain", "rectified"):
         for name in QUANTISERS:
             runs = [measured(kind, name, seed) for seed in range(arguments.seeds)]

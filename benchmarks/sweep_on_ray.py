@@ -145,9 +145,9 @@ def main() -> int:
         with cluster(folder / "r1") as (address, second):
             process = sweep(recipe, folder / "node", "--on", address)
             wait_until_half(folder / "node", half, process)
-            begun = under_way(folder / "node")
+            begun, finished = under_way(folder / "node"), len(found(folder / "node"))
             kill_group(second)
-            print(f"a node killed after {half} runs, {begun} under way", flush=True)
+            print(f"a node killed after {finished} runs, {begun} under way", flush=True)
             code = process.wait()
             same = found(folder / "node") == expected
             again = sum(count > 1 for count in sittings(folder / "node"))
@@ -156,10 +156,10 @@ def main() -> int:
         with cluster(folder / "r2") as (address, _):
             process = sweep(recipe, folder / "driver", "--on", address)
             wait_until_half(folder / "driver", half, process)
-            begun = under_way(folder / "driver")
+            begun, finished = under_way(folder / "driver"), len(found(folder / "driver"))
             process.kill()
             process.wait()
-            print(f"the sweep killed after {half} runs, {begun} under way", flush=True)
+            print(f"the sweep killed after {finished} runs, {begun} under way", flush=True)
             ended = sweep(recipe, folder / "driver", "--on", address).wait()
             alike = found(folder / "driver") == expected
             again = sum(count > 1 for count in sittings(folder / "driver"))

@@ -8,6 +8,7 @@ import json
 import re
 import runpy
 import shlex
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def test_snippets_run_and_print_what_the_page_shows(
             printed = run(snippet.text, str(page), snippet.line, names)
             if snippet.output is not None:
                 assert printed == snippet.output, f"{page.name}, line {snippet.line}"
+
+
+def test_the_quantisers_of_the_page_are_those_of_the_record() -> None:
+    record = json.loads((ROOT / "results" / "quantisers.json").read_text())
+    page = (ROOT / "docs" / "methods" / "remind.md").read_text(encoding="utf-8")
+    for kind in ("plain", "rectified"):
+        left = [[run["left"] for run in record[f"{kind}, {name}"]] for name in ("ours", "staying", "faiss")]
+        cells = [f"{statistics.fmean(each):.4f} ± {statistics.stdev(each):.4f}" for each in left]
+        assert f"| {kind} | {' | '.join(cells)} |" in page
 
 
 def test_every_price_is_written_down() -> None:

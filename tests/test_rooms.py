@@ -27,6 +27,7 @@ TOP_TO_BOTTOM = (
     "audit",
     "budget",
     "registry",
+    "limits",
     "errors",
     "later",
 )

@@ -91,7 +91,7 @@ __all__ = [
     "save",
 ]
 
-__getattr__, __dir__ = later(__name__, {
+_FILES = {
     "audit": ("ExecutedOps",),
     "budget": ("Budget", "BudgetSpent", "Compute", "Cost", "Ledger", "UnpricedOperator", "format_bytes",
                "format_compute", "parse_bytes", "parse_compute"),
@@ -103,4 +103,5 @@ __getattr__, __dir__ = later(__name__, {
     "methods": ("METHODS", "Method", "Step", "method"),
     "plugin": ("AdaptiveFreezing", "ReplayMemory", "SimilarityAwareRetrieval"),
     "replay": ("Memory", "Retrieval", "Selection"),
-})  # fmt: skip
+}  # fmt: skip
+__getattr__, __dir__ = later(__name__, _FILES)

@@ -160,7 +160,7 @@ def test_the_command_prints_a_run_and_its_evidence(capsys: pytest.CaptureFixture
     assert run[:3] == ["budgeted", "run", "--method"]
     config = parse_run(run[2:])
     assert (config.limit, config.memory, config.compute) == (10_000, "5MB", "40TFLOP")
-    assert f"of {len(ROWS)} configurations" in told
+    assert f"of {len(ROWS)} configurations: data {', '.join(sorted({each.dataset for each in ROWS}))}" in told
     assert main(["plan", "--recommend", *budget, "--compute", "4GFLOP/sample", "--json"]) == 0
     parsed = json.loads(capsys.readouterr().out)
     assert parsed["candidates"][0]["method"] == config.method

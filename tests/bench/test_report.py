@@ -106,6 +106,7 @@ def test_figures_are_drawn_and_named_by_what_they_show(tmp_path: Path) -> None:
         "frozen",
         "compute-by-purpose",
         "bytes-by-item",
+        "spent",
     }  # all keep the same
     page = (tmp_path / "report.md").read_text()
     assert page.count("![") == len(drawn)

@@ -60,6 +60,6 @@ def test_again_it_runs_nothing_and_says_the_same(
     assert steps["frozen"] > steps["balanced"]
     assert f"that bought {steps['frozen'] - steps['balanced']:+.0f} steps" in said
     assert "less compute than one of balanced" in said
-    assert "2 seeds" in said
+    assert "95 % by seed, 2 of them" in said
     assert "executed / charged" in said
     assert "page      the page needs Vega-Lite: pip install" in said  # one line, and no failure

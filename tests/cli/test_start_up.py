@@ -8,13 +8,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 import budgeted
+from budgeted import streams
 from budgeted.cli.commands import COMMANDS, summary
 from budgeted.cli.listing import What, _known, made
+from budgeted.streams import bongard
 from tests.markdown import ROOT, table_rows
 
 LOADED = "; import sys; print(','.join(sorted({name.partition('.')[0] for name in sys.modules})))"
@@ -52,25 +54,33 @@ def test_every_command_is_there_and_says_what_it_does(name: str) -> None:
     assert first.endswith(".")
 
 
-def test_top_level_names_are_those_of_their_rooms_and_types_see_the_same() -> None:
-    for name in budgeted.__all__:
-        assert getattr(budgeted, name) is not None
-    for name, room in budgeted._ROOM_OF.items():
-        assert getattr(budgeted, name) is getattr(importlib.import_module(f"budgeted.{room}"), name)
-    tree = ast.parse(Path(budgeted.__file__).read_text())
+@pytest.mark.parametrize("package", [budgeted, streams, bongard], ids=lambda package: package.__name__)
+def test_names_that_come_later_are_those_of_their_files_and_types_see_the_same(package: Any) -> None:
+    come = file_of(package)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    for name, file in come.items():
+        assert getattr(package, name) is getattr(importlib.import_module(f"{package.__name__}.{file}"), name)
+        assert name not in package._FILES  # or importing the file would hide what is in it
     typed = {
         alias.name: node.module
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("budgeted.")
+        for node in ast.walk(ast.parse(Path(package.__file__).read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("budgeted.")
+        and node.module != "budgeted.later"
         for alias in node.names
     }
-    assert typed == {name: f"budgeted.{room}" for name, room in budgeted._ROOM_OF.items()}
-    assert sorted([*typed, "__version__"]) == sorted(budgeted.__all__)
+    assert typed == {name: f"{package.__name__}.{file}" for name, file in come.items()}
+    assert {*typed} == {*package.__all__} - {"__version__"}
     with pytest.raises(AttributeError, match="no attribute 'Lerner'"):
-        _ = budgeted.Lerner
+        _ = package.Lerner
+
+
+def file_of(package: Any) -> dict[str, str]:
+    return {name: file for file, names in package._FILES.items() for name in names}
 
 
 def test_the_page_of_stable_names_lists_them_all() -> None:
     rows = [row for row in table_rows(ROOT / "docs" / "stable_names.md", "Stable names") if row[1].startswith("`")]
     shown = {name: row[1].strip("`") for row in rows for name in re.findall(r"`(\w+)`", row[0])}
-    assert shown == budgeted._ROOM_OF
+    assert shown == file_of(budgeted)

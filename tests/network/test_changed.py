@@ -74,7 +74,8 @@ def test_a_grown_network_is_trained_and_charged_as_run(name: str) -> None:
     with ExecutedOnData() as executed:
         feed(learner, TASK + 2, 2 * TASK - 1)
     assert not torch.equal(before, added)
-    assert learner.ledger.spent.real - charged == pytest.approx(executed.total, rel=0.02)
+    off = 0.012 if name == "al" else 0.006  # al was seen 1.1 % under, the others 0.6: the network is tiny
+    assert learner.ledger.spent.real - charged == pytest.approx(executed.total, rel=off)
     assert {id(p) for p in learner.network.parameters()} == {id(p) for p in learner.model.parameters()}
 
 

@@ -50,8 +50,8 @@ def run_with(name: str, stream: str, folder: Path, **more: Any) -> tuple[dict[st
 
 
 def off(name: str, stream: str) -> float:
-    """How far a plan may be from a run. What ASER draws from 40 slots is a matter of the order in which classes come:
-    runs of three seeds on a Gaussian stream spend up to 2.8 % more or less than their mean, which the plan meets.
+    """How far a plan may be from a run. What ASER looks at is a matter of the classes in its 40 slots, which features
+    decide: runs of two seeds on a Gaussian stream spent 2.3 and 2.7 % more than the plan.
     X-DER's steps cost a fifth when the last classes have come, which a plan without the data knows to a few samples."""
     return {("aser", "gaussian"): 0.03, LATE: 0.02}.get((name, stream), 0.01)
 
@@ -72,7 +72,7 @@ def test_a_plan_is_what_a_run_spends(name: str, stream: str, tmp_path: Path) -> 
         assert plan.spent.paper == pytest.approx(summary["spent"]["paper"], rel=off(name, stream))
         for purpose, cost in plan.per_step.items() if off(name, stream) == 0.01 else ():
             if cost.real * plan.steps > 0.02 * plan.spent.real:
-                assert summary["spent_on"][purpose][1] == pytest.approx(cost.real * plan.steps, rel=0.05), purpose
+                assert summary["spent_on"][purpose][1] == pytest.approx(cost.real * plan.steps, rel=0.03), purpose
     assert summary["spent"]["real"] < (1 + off(name, stream)) * plan.spent.real
 
 
@@ -113,9 +113,8 @@ def test_steps_are_even_over_the_stream(name: str, savings: bool, tmp_path: Path
     fifths = np.diff([0, *steps[SAMPLES // 5 - 1 :: SAMPLES // 5]])
     assert len(fifths) == 5
     assert max(fifths) - min(fifths[:4]) <= 1
-    assert (
-        fifths[4] >= fifths[0] - 1 - off(name, "gaussian") * SAMPLES
-    )  # a plan may be off by as much, and the compute spent sooner
+    # where a plan is too low the compute is spent sooner
+    assert fifths[4] >= fifths[0] - 1 - (off(name, "gaussian") * SAMPLES if name == "aser" else 0)
 
 
 @pytest.mark.parametrize("freezing", POLICIES)

@@ -111,7 +111,7 @@ def _toy_findings(record: Mapping[str, Any]) -> list[str]:
     unlike = [pair for pair in zip(moved["cosine"], moved["change"], strict=True) if pair[0] < 0]
     among = ""
     if len(unlike) > 2:  # the two kinds of pairs may lie so far apart that a line through both says little of either
-        inside = np.corrcoef(*zip(*unlike, strict=True))[0, 1]
+        inside = np.corrcoef(np.array(unlike).T)[0, 1]
         among = f"; r {inside:.2f} among the {len(unlike)} whose gradients oppose"
     found.append(
         f"Cosine of the gradients against the change of effective use: r {moved['r']:.2f}, p {moved['p']:.2g}, over "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
 from typing import Any
 
@@ -21,6 +22,8 @@ HERE = "ray"
 MOST_AT_ONCE = 256
 """runs that are asked of a cluster at once; how many of them are at work is Ray's business"""
 LOST = -1
+PATIENCE = 10
+"""seconds for a cluster to answer"""
 
 
 def execute(order: str, threads: int) -> tuple[int, str]:
@@ -44,8 +47,9 @@ class RayTasks:
             address = "auto" if on == HERE else on
             ours = signal.getsignal(signal.SIGTERM)
             try:
+                _knock(address)
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            except (RuntimeError, ValueError, OSError, OverflowError) as error:
                 raise BudgetedError(
                     f"no Ray cluster answers at {on!r} ({_first_line(error)}): begin one by `ray start --head`, or "
                     "give its address"
@@ -84,6 +88,13 @@ class RayTasks:
             self.stopped.set()
             for task in self._tasks:
                 self._ray.cancel(task, force=True)
+
+
+def _knock(address: str) -> None:
+    """Ray itself waits for minutes at a door that nobody opens."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
 
 
 def _first_line(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -70,6 +70,8 @@ class Recommendation:
     """mean error of a configuration that is foretold from all others, in points"""
     within: float
     """share of them within two standard deviations"""
+    covers: Mapping[str, tuple[str, ...]]
+    """what the records have"""
     unmeasured: tuple[str, ...]
     """what was asked for and is not in the records"""
 
@@ -103,8 +105,20 @@ def recommend(asked: Asked, rows: Sequence[Outcome], model: str = "") -> Recomme
         sum(len(row.runs) for row in alike),
         float(np.abs(errors).mean()),
         float((np.abs(errors) <= 2 * spread).mean()),
+        _covers(alike),
         unmeasured,
     )
+
+
+def _covers(rows: Sequence[Outcome]) -> dict[str, tuple[str, ...]]:
+    return {
+        "data": tuple(sorted({row.dataset for row in rows})),
+        "samples": tuple(f"{samples:,}" for samples in sorted({row.samples for row in rows})),
+        "networks": tuple(sorted({str(row.choice.get("model", "")) for row in rows})),
+        "codecs": tuple(sorted({row.parts["codec"] for row in rows})),
+        "rates": tuple(f"{rate:g}" for rate in sorted({float(row.learner["learning_rate"]) for row in rows})),
+        "averages": tuple(sorted({str(row.learner["average"]) for row in rows})),
+    }
 
 
 def _under(asked: Asked, found: Sequence[Outcome]) -> Outcome | None:

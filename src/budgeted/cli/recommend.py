@@ -74,6 +74,7 @@ def _as_json(found: Recommendation, run: str) -> dict[str, Any]:
         "nearest": [run for row in found.nearest for run in row.runs],
         "configurations": found.configurations,
         "runs": found.runs,
+        "covers": dict(found.covers),
         "left_out_error": found.error,
         "left_out_within_two_deviations": found.within,
         "not_measured_here": list(found.unmeasured),
@@ -105,9 +106,11 @@ def _print(found: Recommendation, run: str, command: PlanCommand) -> None:
             f"{row.steps / row.samples:.2f}", f"{mean:.1f}",
         )  # fmt: skip
     console.print(table)
+    covers = "; ".join(f"{what} {', '.join(values)}" for what, values in found.covers.items())
     console.print(
-        f"Fitted to {found.runs} runs of {found.configurations} configurations. One that is left out is foretold with "
-        f"an error of {found.error:.1f} points in the mean, {found.within:.0%} within two standard deviations.",
+        f"Fitted to {found.runs} runs of {found.configurations} configurations: {covers}. One that is left out is "
+        f"foretold with an error of {found.error:.1f} points in the mean, {found.within:.0%} within two standard "
+        "deviations.",
         highlight=False,
     )
 

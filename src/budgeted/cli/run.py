@@ -164,6 +164,8 @@ def _status(progress: runs.Progress, room: int | None = None) -> str:
         held = f"bytes left {format_bytes(learner.budget.bytes - learner.nbytes(), 3)}"
     long = [f"accuracy {accuracy:.1f} %", f"A_AUC {a_auc:.1f} %", compute[0], held, frozen]
     short = [f"accuracy {accuracy:.0f} %", f"A_AUC {a_auc:.0f} %", compute[1], frozen, held]
+    if not progress.evaluated:  # no accuracy is not an accuracy of 0
+        long[:2] = short[:2] = ["not evaluated yet"]
     for parts in (long, *(short[:count] for count in range(len(short), 1, -1))):
         if room is None or len(text := ", ".join(parts)) <= room:
             return ", ".join(parts)

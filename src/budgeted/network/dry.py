@@ -27,7 +27,7 @@ from budgeted.network.sampled_gradients import SampledStep
 T = TypeVar("T")
 CLASSES = 256
 """that features can tell apart; more share a place"""
-_APART = 8.0  # how much further two samples of differing classes are, in standard deviations of a distance
+_FAR = 100.0  # from class to class, in standard deviations of a feature: the nearest sample is one of the same class
 
 
 class DryNetwork(Network):
@@ -111,7 +111,7 @@ class DryNetwork(Network):
         count, size = count_of(inputs), self.linear_head.in_features
         self.account.charge(purpose, self.price_of(count, like=inputs))
         if self._places is None:
-            self._places = (2 * _APART**2 / size) ** 0.25 * torch.randn(CLASSES, size, generator=self._noise)
+            self._places = _FAR * torch.randn(CLASSES, size, generator=self._noise)
         found = torch.randn(count, size, generator=self._noise)
         return found if self.marks is None or len(self.marks) != count else found + self._places[self.marks]
 

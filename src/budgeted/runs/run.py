@@ -53,6 +53,8 @@ class Progress:
     a_auc: float
     learner: Learner
     seconds: float
+    evaluated: bool = True
+    """whether there was an evaluation yet"""
 
 
 Report = Callable[[Progress], None]
@@ -363,7 +365,9 @@ class Run:
 
     def _progress(self, arrived: int, seconds: float) -> Progress:
         latest = self.accuracies[-1] if self.accuracies else 0.0
-        return Progress(arrived, len(self.stream), latest, self._mean_accuracy(), self.learner, seconds)
+        return Progress(
+            arrived, len(self.stream), latest, self._mean_accuracy(), self.learner, seconds, bool(self.accuracies)
+        )
 
     def _mean_accuracy(self) -> float:
         return float(np.mean(self.accuracies)) if self.accuracies else 0.0

@@ -59,51 +59,15 @@ __all__ = [
 ]
 
 # readers, which a learner needs none of
-__getattr__, __dir__ = later(
-    __name__,
-    {
-        "ahead": (
-            "Arriving",
-            "Bad",
-            "arriving",
-        ),
-        "arrays": (
-            "from_arrays",
-            "from_npz",
-        ),
-        "dataset": (
-            "DataError",
-            "DataMissing",
-            "Dataset",
-            "DatasetInfo",
-            "Images",
-            "Request",
-            "default_data_dir",
-        ),
-        "download": ("DownloadError",),
-        "entry": ("Entry",),
-        "lazy": ("held",),
-        "orders": (
-            "blurry",
-            "class_order",
-            "disjoint",
-            "domain",
-            "gaussian",
-            "limit",
-        ),
-        "registry": (
-            "DATASETS",
-            "info",
-            "known_info",
-            "load",
-            "names",
-            "short_name",
-        ),
-        "stream": (
-            "Stream",
-            "make_stream",
-            "order_names",
-            "stream_of",
-        ),
-    },
-)
+_FILES = {
+    "ahead": ("Arriving", "Bad", "arriving"),
+    "arrays": ("from_arrays", "from_npz"),
+    "dataset": ("DataError", "DataMissing", "Dataset", "DatasetInfo", "Images", "Request", "default_data_dir"),
+    "download": ("DownloadError",),
+    "entry": ("Entry",),
+    "lazy": ("held",),
+    "orders": ("blurry", "class_order", "disjoint", "domain", "gaussian", "limit"),
+    "registry": ("DATASETS", "info", "known_info", "load", "names", "short_name"),
+    "stream": ("Stream", "make_stream", "order_names", "stream_of"),
+}
+__getattr__, __dir__ = later(__name__, _FILES)

@@ -58,55 +58,15 @@ __all__ = [
     "with_pictures",
 ]
 
-__getattr__, __dir__ = later(
-    __name__,
-    {
-        "answers": (
-            "Scored",
-            "chosen",
-            "chrf",
-            "score_choices",
-            "token_f1",
-        ),
-        "drawn": (
-            "DrawnBongard",
-            "drawn_bongard",
-        ),
-        "facts": (
-            "Facts",
-            "facts_of",
-        ),
-        "items": (
-            "HOI",
-            "OPENWORLD",
-            "SHORT",
-            "Kind",
-            "Wording",
-            "every_triple",
-            "items_of",
-        ),
-        "judge": (
-            "Judge",
-            "Judged",
-        ),
-        "pictures": (
-            "Pictures",
-            "with_pictures",
-        ),
-        "problem": (
-            "PLACE",
-            "Item",
-            "Picture",
-            "Problem",
-        ),
-        "published": (
-            "read_hoi",
-            "read_items",
-            "read_openworld",
-        ),
-        "tasks": (
-            "dealt",
-            "task_starts",
-        ),
-    },
-)
+_FILES = {
+    "answers": ("Scored", "chosen", "chrf", "score_choices", "token_f1"),
+    "drawn": ("DrawnBongard", "drawn_bongard"),
+    "facts": ("Facts", "facts_of"),
+    "items": ("HOI", "OPENWORLD", "SHORT", "Kind", "Wording", "every_triple", "items_of"),
+    "judge": ("Judge", "Judged"),
+    "pictures": ("Pictures", "with_pictures"),
+    "problem": ("PLACE", "Item", "Picture", "Problem"),
+    "published": ("read_hoi", "read_items", "read_openworld"),
+    "tasks": ("dealt", "task_starts"),
+}
+__getattr__, __dir__ = later(__name__, _FILES)

@@ -322,7 +322,8 @@ def test_the_costs_of_others_are_those_of_the_code() -> None:
 
 
 TABLE_OF_RUNS = re.compile(
-    r"<!-- (?P<command>(?:budgeted table|gain_over_stream|questions_table) .+?) -->\n\n(?P<rows>(?:\|.*\n)+)"
+    r"<!-- (?P<command>(?:budgeted table|gain_over_stream|questions_table|datasets_table) .+?) -->\n\n"
+    r"(?P<rows>(?:\|.*\n)+)"
 )
 
 

@@ -64,6 +64,8 @@ def configurations() -> tuple[RunConfig, ...]:
     plain = RunConfig(method="al-sar", **_SMALL)
     found += [replace(plain, slots=None, unlimited=True), replace(plain, slots=None, memory="82kB")]
     found += [replace(plain, settings={"learner.optimizer": "sgd", "learner.momentum": "0.9"}), replace(plain, seed=2)]
+    coded = RunConfig(method="vanilla", **{**_SMALL, "slots": None, "memory": "82kB"})
+    found += [replace(coded, codec=name, keep_checkpoints="all") for name in ("jpeg", "progressive")]
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from budgeted.cli import main
-from budgeted.learner import state
+from budgeted.learner import segments, state
 from budgeted.runs.environment import environment
 from budgeted.runs.folder import RunFolder
 from budgeted.runs.run import resume, start
@@ -245,6 +245,7 @@ def test_a_foreign_checkpoint_is_refused(
     chosen, reason = FOREIGN[kind]
     foreign = checkpoints(begun(tmp_path / "foreign", chosen, 28))[0]
     put = Path(shutil.copytree(foreign, run / "checkpoints" / "000000030"))
+    shutil.copytree(segments.beside(foreign), segments.beside(put), dirs_exist_ok=True)
     before = contents(run)
     assert reason in refused(["run", "--resume", str(run)], capsys)
     assert contents(run) == before

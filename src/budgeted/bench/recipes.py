@@ -282,6 +282,28 @@ def codecs_on(samples: int, seeds: Sequence[int]) -> Recipe:
     )
 
 
+DATASET_STREAMS = (
+    *((name, order) for order in ("disjoint", "gaussian") for name in (
+        "cifar10", "svhn", "mnist", "fashion-mnist", "notmnist", "tinyimagenet",
+    )),
+    ("5-datasets", "domain"),
+)  # fmt: skip
+
+
+def on_datasets() -> Recipe:
+    """Small enough for all of them: what each data set is like, not what a method can reach."""
+    protocol = RunConfig(
+        model="cnn8", slots=200, iterations=1.0, limit=1_000, eval_every=250, eval_samples=1_000,
+        settings={"learner.autocast": "bfloat16"},
+    )  # fmt: skip
+    runs = [
+        replace(config, dataset=name, stream=order, size=32 if name == "tinyimagenet" else None)
+        for name, order in DATASET_STREAMS
+        for config in (replace(protocol, method="vanilla"), balanced(replace(protocol, method="vanilla")), protocol)
+    ]
+    return Recipe("Does every data set run, and what comes of 1,000 samples of it?", over_seeds(runs, (1, 2)))
+
+
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "components": components,
     "components-disjoint": components_disjoint,
@@ -295,6 +317,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "paper-charges": paper_charges,
     "freezing-policies": freezing_policies,
     "vit": vit,
+    "datasets": on_datasets,
     **unrated(),
     "screening": screened_parts,
     **WIN,

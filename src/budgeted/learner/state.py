@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from budgeted.budget.kept import prefixed, without_prefix
 from budgeted.errors import BudgetedError
+from budgeted.learner import segments
 from budgeted.learner.files import (
     MOST_JSON,
     file_digest,
@@ -38,21 +39,26 @@ from budgeted.learner.files import (
 from budgeted.learner.learner import Learner
 from budgeted.learner.lent import StepRecord
 from budgeted.problems.batches import at, stacked
+from budgeted.replay.journal import Places, Segment
 
 TENSORS, NUMBERS = "tensors.safetensors", "state.json"
 TENSORS_PART = ".tensors.part"
 OWN_TENSORS = re.compile(r"tensors(-[0-9a-f]{16})?\.safetensors")
 SEAL = "numbers_sha256"
 FORMAT = 3
+LOGGED_FORMAT = 4
+"""of a checkpoint whose samples are in a log beside it"""
+LOG = "log"
 
 
 class BadCheckpoint(BudgetedError):
     """A checkpoint that is damaged, or of something else."""
 
 
-def tensors_of(learner: Learner) -> dict[str, Tensor]:
-    """Everything that is a tensor, by name."""
-    tensors = _state_of(learner, "memory", "retrieval", "selection", "method", "problem")
+def tensors_of(learner: Learner, apart: Collection[str] = ()) -> dict[str, Tensor]:
+    """Everything that is a tensor, by name; without the rows of the memory's journals in `apart`."""
+    tensors = _state_of(learner, "retrieval", "selection", "method", "problem")
+    tensors |= prefixed("memory", learner.memory.state(apart))
     if learner.waiting:
         samples = stacked([sample for sample, _ in learner.waiting])
         parts = {"samples": samples} if isinstance(samples, Tensor) else samples
@@ -93,7 +99,7 @@ def numbers_of(learner: Learner) -> dict[str, Any]:
 @torch.no_grad()
 def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
     """Make `learner`, just built, the one that was saved."""
-    if numbers.get("format") != FORMAT or numbers.get("method") != learner.method.name:
+    if numbers.get("format") not in (FORMAT, LOGGED_FORMAT) or numbers.get("method") != learner.method.name:
         raise BadCheckpoint(
             f"the checkpoint is of method {numbers.get('method')!r} (format {numbers.get('format')}), "
             f"this is {learner.method.name!r} (format {FORMAT}): resume with the settings it was saved with"
@@ -106,7 +112,12 @@ def restore(learner: Learner, tensors: Mapping[str, Tensor], numbers: Mapping[st
         learner.network.load_state(tensors)
     except KeyError as missing:
         raise BadCheckpoint(f"{missing.args[0]}: it is of another model") from missing
-    learner.memory.load_state(without_prefix("memory", tensors))
+    of_memory = without_prefix("memory", tensors)
+    learner.memory.load_state(of_memory, of_memory.keys() if LOG in numbers else ())  # read for us alone, row by row
+    for name, places in without_prefix(LOG, tensors).items():
+        journal = learner.memory.journals[name]
+        journal.rows.settle(places.numpy())
+        journal.segments = segments.from_json(numbers[LOG][name])
     learner.memory.watch(learner.retrieval)
     for part in ("retrieval", "selection", "problem"):
         getattr(learner, part).load_state(without_prefix(part, tensors), learner.device)
@@ -146,18 +157,29 @@ def _key(written: Any) -> Any:
     return tuple(_key(each) for each in written) if isinstance(written, list) else written
 
 
-def write(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None) -> None:
-    """Write into a folder that is not there yet: it appears whole, or not at all."""
+def write(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None, *, logged: bool = False) -> None:
+    """Write into a folder that is not there yet: it appears whole, or not at all.
+
+    logged: of the memory's samples write only what changed since the last time, into the log beside; `folder` then
+    lies in the folder of all checkpoints.
+    """
     scratch = part_of(folder)
     remove(scratch)
     scratch.mkdir(parents=True)
+    journals, log = learner.memory.journals if logged else {}, segments.beside(folder)
     try:
-        _write_files(learner, scratch, TENSORS, more)
+        if logged:
+            log.mkdir(exist_ok=True)
+        written = {name: segments.write(journal, log) for name, journal in journals.items()}
+        _write_files(learner, scratch, TENSORS, more, written if logged else None)
         os.replace(scratch, folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     sync_folder(folder.parent)
+    for name, (places, held) in written.items():
+        journals[name].segments = held
+        journals[name].rows.settle(places)
 
 
 def write_into(learner: Learner, folder: Path, more: Mapping[str, Any] | None = None) -> str:
@@ -168,14 +190,22 @@ def write_into(learner: Learner, folder: Path, more: Mapping[str, Any] | None = 
     return _write_files(learner, folder, None, more)
 
 
-def _write_files(learner: Learner, folder: Path, name: str | None, more: Mapping[str, Any] | None) -> str:
+def _write_files(
+    learner: Learner,
+    folder: Path,
+    name: str | None,
+    more: Mapping[str, Any] | None,
+    logged: Mapping[str, tuple[Places, tuple[Segment, ...]]] | None = None,
+) -> str:
     """Tensors first, under the name given or one by their digest; then the numbers, which make them count."""
+    tensors = tensors_of(learner, (logged or {}).keys())
+    tensors |= {f"{LOG}.{journal}": torch.from_numpy(places) for journal, (places, _) in (logged or {}).items()}
     scratch = folder / TENSORS_PART  # a folder: safetensors writes beside its file, under a name that nobody knows
     remove(scratch)
     scratch.mkdir()
     try:
         written = scratch / TENSORS
-        save_file(tensors_of(learner), written)
+        save_file(tensors, written)
         digest, size = file_digest(written), written.stat().st_size
         sync_file(written)
         name = name or f"tensors-{digest[:16]}.safetensors"
@@ -184,6 +214,9 @@ def _write_files(learner: Learner, folder: Path, name: str | None, more: Mapping
         remove(scratch)
     numbers = {**numbers_of(learner), **(more or {})}
     numbers |= {"tensors_file": name, "tensors_bytes": size, "tensors_sha256": digest}
+    if logged is not None:
+        held = {journal: segments.to_json(named) for journal, (_, named) in logged.items()}
+        numbers |= {"format": LOGGED_FORMAT, LOG: held}
     replace_file(folder / NUMBERS, json.dumps(sealed(numbers, SEAL)).encode())
     return name
 
@@ -199,11 +232,18 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         content = read_bytes(tensors, int(numbers["tensors_bytes"]))
         if hashlib.sha256(content).hexdigest() != numbers["tensors_sha256"]:
             raise BadCheckpoint(f"{tensors} does not have the checksum in {NUMBERS}: it is damaged")
-        return load(content), numbers
+        return _with_log(load(content), numbers, segments.beside(folder)), numbers
     except BadCheckpoint:
         raise
     except (OSError, ValueError, KeyError, SafetensorError, BudgetedError) as error:
         raise BadCheckpoint(f"cannot read the checkpoint {folder}: {error}") from error
+
+
+def _with_log(tensors: dict[str, Tensor], numbers: Mapping[str, Any], log: Path) -> dict[str, Tensor]:
+    for name, held in numbers.get(LOG, {}).items():
+        rows = segments.read(log, segments.from_json(held), tensors[f"{LOG}.{name}"].numpy())
+        tensors |= {f"memory.{key}": tensor for key, tensor in rows.items()}
+    return tensors
 
 
 def read_numbers(folder: Path) -> dict[str, Any]:
@@ -216,10 +256,10 @@ def read_numbers(folder: Path) -> dict[str, Any]:
     del numbers[SEAL]
     if not OWN_TENSORS.fullmatch(str(numbers.get("tensors_file", TENSORS))):  # it could name any file
         raise BadCheckpoint(f"{folder / NUMBERS} names tensors that are none of ours: it is damaged")
-    if numbers.get("format") != FORMAT:
+    if numbers.get("format") not in (FORMAT, LOGGED_FORMAT):
         raise BadCheckpoint(
-            f"{folder} has format {numbers.get('format')}, this version reads {FORMAT}: go on with the version that "
-            "wrote it, or begin anew"
+            f"{folder} has format {numbers.get('format')}, this version reads {FORMAT} and {LOGGED_FORMAT}: go on "
+            "with the version that wrote it, or begin anew"
         )
     return numbers
 

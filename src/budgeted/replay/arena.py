@@ -101,7 +101,10 @@ class Arena:
         for start, length in zip(self._starts[:slots].tolist(), self.lengths[:slots].tolist(), strict=True):
             packed[end : end + length] = self._buffer[start : start + length]
             end += length
-        return {"codes": torch.from_numpy(packed), "lengths": torch.from_numpy(self.lengths[:slots].copy())}
+        return {"codes": torch.from_numpy(packed), **self.lengths_only(slots)}
+
+    def lengths_only(self, slots: int) -> dict[str, torch.Tensor]:
+        return {"lengths": torch.from_numpy(self.lengths[:slots].copy())}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         lengths = state["lengths"].numpy()
@@ -165,10 +168,7 @@ class AlikeArena(Arena):
         pass
 
     def state(self, slots: int) -> dict[str, torch.Tensor]:
-        return {
-            "codes": torch.from_numpy(self._buffer.copy()),
-            "lengths": torch.from_numpy(self.lengths[:slots].copy()),
-        }
+        return {"codes": torch.from_numpy(self._buffer.copy()), **self.lengths_only(slots)}
 
     def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
         super().load_state(state)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from torch import Tensor
 from budgeted.budget.kept import Keeps
 from budgeted.registry import MadeByName, Registry
 from budgeted.replay.column import Column
+from budgeted.replay.journal import Rows
 
 CODE = "code"
 """The name under which `encode` gives, and `decode` gets, bytes of any length."""
@@ -37,6 +38,13 @@ Samples = Any
 
 Stored = Mapping[str, Any]
 """What slots hold: a tensor for every column of the codec; under `CODE` a uint8 tensor, in a batch a list of them."""
+
+
+class SharedRows(Rows, Protocol):
+    """Rows that a codec keeps; their content goes by the names of the codec's state."""
+
+    def state_apart(self) -> dict[str, Tensor]:
+        """The codec's state without the rows."""
 
 
 class Codec(MadeByName, Keeps, ABC):
@@ -107,6 +115,10 @@ class Codec(MadeByName, Keeps, ABC):
     def passed(self, samples: Samples) -> Samples:
         """A batch of samples as it would come back from slots."""
         return self.decode(self.encode_batch(samples))
+
+    def shared(self) -> SharedRows | None:
+        """What it keeps that several slots share, if that is large: checkpoints write it row by row, once."""
+        return None
 
     def stored(self, encoded: Mapping[str, Tensor]) -> None:
         """This has come into a slot."""

@@ -13,7 +13,7 @@ so it is working memory and reported beside them, with the gaps of the arena.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,8 +26,9 @@ from budgeted.errors import BudgetedError
 from budgeted.replay.arena import place_columns
 from budgeted.replay.codec import Codec, Raw, Samples
 from budgeted.replay.column import LABEL, Column, bytes_per_slot, slots_for
+from budgeted.replay.journal import Journal, Places, Rows
 from budgeted.replay.membership import Membership, Slots
-from budgeted.replay.storage import Storage, row_of
+from budgeted.replay.storage import SHARED, SLOTS, Storage, row_of
 
 _MOST_BYTES = 2**56
 
@@ -97,6 +98,7 @@ class Memory:
         self._slots = capacity
         self._limit = limit if self.varying else None
         self._size = 0
+        self._journals: dict[str, Journal] = {}
         self._watcher: Watcher | None = None
         self._allocate(0 if self.varying else capacity or 0)
 
@@ -400,11 +402,34 @@ class Memory:
         free = 0 if arena is None else arena.slack + (self.allocated - self._size) * self._storage.per_slot
         return self.membership.nbytes + free
 
-    def state(self) -> dict[str, torch.Tensor]:
+    # -- what a checkpoint writes row by row -------------------------------------------------------------------
+
+    @property
+    def journals(self) -> dict[str, Journal]:
+        """By what they are of: samples in slots, what the codec keeps for several of them; those that have rows."""
+        rows: dict[str, Rows | None] = {SLOTS: self if self._size and not self.alike else None}
+        rows[SHARED] = None if self.alike else self.codec.shared()
+        found = {name: each for name, each in rows.items() if each is not None}
+        self._journals = {name: self._journals.get(name, Journal(each)) for name, each in found.items()}
+        return self._journals
+
+    def places(self) -> Places:
+        return self._storage.places()[: self._size].copy()
+
+    def settle(self, places: Places) -> None:
+        self._storage.places()[: self._size] = places
+
+    def row_nbytes(self) -> float:
+        return self._storage.logged_nbytes(self._size)
+
+    def content(self, rows: Slots) -> dict[str, torch.Tensor | list[torch.Tensor]]:
+        return self._storage.logged(rows)
+
+    def state(self, apart: Collection[str] = ()) -> dict[str, torch.Tensor]:
         """Everything a later `load_state` needs; the columns are views, to be written before the next
-        change.
+        change. Without the rows of the journals in `apart`.
         """
-        state = self._storage.state(self._size)
+        state = self._storage.state(self._size, apart)
         state["capacity"] = torch.tensor(-1 if self._slots is None else self._slots)
         if self._limit is not None:
             state["limit"] = torch.tensor(self._limit)
@@ -412,8 +437,11 @@ class Memory:
         state["counts"] = torch.from_numpy(self.counts.copy())
         return state
 
-    def load_state(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Become the memory that was saved. The watcher loads its own state after this."""
+    def load_state(self, state: Mapping[str, torch.Tensor], take: Collection[str] = ()) -> None:
+        """Become the memory that was saved. The watcher loads its own state after this.
+
+        take: tensors that the memory may keep as they are, since nobody else will use them.
+        """
         self._storage.check_state(state)
         capacity = int(state["capacity"])
         self._slots = None if capacity < 0 else capacity
@@ -421,10 +449,11 @@ class Memory:
         columns = (*self.sample_columns, *self._storage.beside)
         self._storage = Storage(columns, self.codec, self.device, self._limit, self.alike)
         self._size = 0
+        self._journals = {}
         size = len(state[f"column.{LABEL}"])
         self._allocate(size if self.varying or self._slots is None else self._slots)
         self._size = size
-        self._storage.load_state(state, size)
+        self._storage.load_state(state, size, take)
         self.membership.build(state["members"].numpy(), state["counts"].numpy())
 
     def _allocate(self, slots: int) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 from budgeted.errors import BudgetedError
 from budgeted.replay.codec import CODE, CODECS, Codec, Stored
 from budgeted.replay.column import Column
+from budgeted.replay.journal import UNWRITTEN, Places
 
 SHOWN = "shown"
 DIGEST = 16
@@ -36,6 +37,7 @@ class SharedPictures(Codec):
     def __init__(self) -> None:
         self.pictures: dict[bytes, Tensor] = {}
         self.uses: dict[bytes, int] = {}
+        self._places: dict[bytes, int] = {}  # of pictures that are in a checkpoint
         self._coming: dict[bytes, Tensor] = {}  # of what was encoded last: it may not be stored after all
         self._sample: tuple[Column, Column] = (Column(""), Column(""))
 
@@ -93,6 +95,7 @@ class SharedPictures(Codec):
             self.uses[key] -= 1
             if not self.uses[key]:
                 del self.uses[key], self.pictures[key]
+                self._places.pop(key, None)
 
     @property
     def _each(self) -> int:
@@ -107,16 +110,37 @@ class SharedPictures(Codec):
         """Three tensors, however many pictures there are."""
         if not self.pictures:
             return {}
+        return {"pictures": torch.stack(list(self.pictures.values())), **self.state_apart()}
+
+    # -- pictures as rows that a checkpoint writes once --------------------------------------------------------
+
+    def shared(self) -> SharedPictures | None:
+        return self if self.pictures else None
+
+    def state_apart(self) -> dict[str, Tensor]:
         return {
-            "pictures": torch.stack(list(self.pictures.values())),
             "digests": _as_rows(self.pictures),
             "uses": torch.tensor([self.uses[key] for key in self.pictures]),
         }
+
+    def places(self) -> Places:
+        return np.array([self._places.get(key, UNWRITTEN) for key in self.pictures], np.int64)
+
+    def settle(self, places: Places) -> None:
+        self._places = dict(zip(self.pictures, places.tolist(), strict=True))
+
+    def row_nbytes(self) -> float:
+        return self._each
+
+    def content(self, rows: Places) -> dict[str, Tensor | list[Tensor]]:
+        pictures = list(self.pictures.values())
+        return {"codec.pictures": torch.stack([pictures[row] for row in rows.tolist()]).cpu()}
 
     def load_state(self, state: Mapping[str, Tensor], device: torch.device | str = "cpu") -> None:
         keys = _keys(state["digests"]) if "digests" in state else []
         self.pictures = {key: picture.clone() for key, picture in zip(keys, state.get("pictures", ()), strict=True)}
         self.uses = {key: int(count) for key, count in zip(keys, state.get("uses", ()), strict=True)}
+        self._places = {}
 
 
 def _digest(picture: Tensor) -> bytes:

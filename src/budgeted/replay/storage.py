@@ -6,7 +6,7 @@ Which slots are in use is the memory's business; here a slot is a row.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,12 @@ from budgeted.errors import BudgetedError
 from budgeted.replay.arena import AlikeArena, Arena, place_columns
 from budgeted.replay.codec import CODE, Codec, Samples
 from budgeted.replay.column import LABEL, Column, bytes_per_slot
+from budgeted.replay.journal import UNWRITTEN, Places
 from budgeted.replay.membership import Slots
+
+CODES = "arena.codes"
+SLOTS, SHARED = "slots", "shared"
+"""what is written row by row: samples in slots, and what the codec keeps that several of them share"""
 
 
 class Storage:
@@ -62,6 +67,8 @@ class Storage:
         self._repeats = alike and not codec.shortens  # a rehearsal stores one sample over and over
         self._last: tuple[Samples, dict[str, torch.Tensor]] | None = None
         self._codec_listens = type(codec).stored is not Codec.stored or type(codec).leaving is not Codec.leaving
+        self._logged = () if alike else tuple(column.name for column in self.held if not column.host)
+        self._places: Places | None = None  # of every slot's sample in a journal; nobody asked for one yet
 
     @property
     def allocated(self) -> int:
@@ -71,8 +78,7 @@ class Storage:
         """Room for so many slots; the first `used` keep what they hold."""
         for column in (*self.held, *self.beside):
             rows = 1 if column.name in self._alike else slots
-            where = "cpu" if column.host else self._device
-            tensor = torch.zeros((rows, *column.shape), dtype=column.dtype, device=where)
+            tensor = _zeros(rows, column, torch.device("cpu") if column.host else self._device)
             if used:
                 kept = min(rows, used)
                 tensor[:kept] = self.tensors[column.name][:kept]
@@ -81,6 +87,9 @@ class Storage:
                 self.hosted[column.name] = self.tensors[column.name].numpy()
         if self.arena is not None:
             self.arena.ensure_slots(slots)
+        if self._places is not None:
+            kept = min(slots, used)
+            self._places = np.concatenate([self._places[:kept], np.full(slots - kept, UNWRITTEN, np.int64)])
 
     def encode(self, sample: Samples) -> dict[str, torch.Tensor]:
         """What a slot would hold of it."""
@@ -124,6 +133,7 @@ class Storage:
     ) -> None:
         """Everything in a slot, of which the first `used` are occupied; columns not given are zero."""
         self._tell_codec(encoded, slot if slot < used else None)
+        self._changed(slot)
         for name, tensor in self.tensors.items():
             value = encoded.get(name, columns.get(name))
             if value is not None:
@@ -139,6 +149,7 @@ class Storage:
     def rewrite(self, slot: int, encoded: Mapping[str, torch.Tensor]) -> None:
         """What the codec has in an occupied slot."""
         self._tell_codec(encoded, slot)
+        self._changed(slot)
         for column in self.held:
             self.tensors[column.name][slot] = encoded[column.name]
         if self.arena is not None:
@@ -153,6 +164,7 @@ class Storage:
     ) -> None:
         """Free slots from `first` on; columns not given are zero."""
         last = first + len(labels)
+        self._changed(slice(first, last))
         values = {**encoded, **columns}
         for name, tensor in self.tensors.items():
             if name in self._alike:
@@ -174,6 +186,8 @@ class Storage:
             self.arena.clear(slot)
         if slot == last:
             return
+        if self._places is not None:
+            self._places[slot] = self._places[last]
         for name, tensor in self.tensors.items():
             if name in self.hosted:
                 self.hosted[name][slot] = self.hosted[name][last]
@@ -209,15 +223,44 @@ class Storage:
             return {name: part.to(self._device) for name, part in samples.items()}
         return samples.to(self._device)
 
-    def state(self, used: int) -> dict[str, torch.Tensor]:
-        """What the slots in use hold; the columns are views."""
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def _changed(self, slots: int | slice) -> None:
+        if self._places is not None:
+            self._places[slots] = UNWRITTEN
+
+    def places(self) -> Places:
+        """Where the sample in every slot was last written."""
+        if self._places is None:
+            self._places = np.full(self.allocated, UNWRITTEN, np.int64)
+        return self._places
+
+    def logged_nbytes(self, used: int) -> float:
+        """Bytes of what a slot holds of its sample, on average."""
+        fixed = sum(column.nbytes for column in self.held if column.name in self._logged)
+        return fixed + (0 if self.arena is None else self.arena.live / max(1, used))
+
+    def logged(self, slots: Slots) -> dict[str, Any]:
+        """Copies of what these slots hold of their samples, by the names that it has in `state`."""
+        held = {
+            f"column.{name}": self.tensors[name].index_select(0, torch.from_numpy(slots).to(self._device)).cpu()
+            for name in self._logged
+        }
+        return held if self.arena is None else {**held, CODES: self.arena.read(slots)}
+
+    def state(self, used: int, apart: Collection[str] = ()) -> dict[str, torch.Tensor]:
+        """What the slots in use hold; the columns are views. Without what is written apart."""
         state = {
             f"column.{name}": tensor[: min(used, 1) if name in self._alike else used]
             for name, tensor in self.tensors.items()
+            if SLOTS not in apart or name not in self._logged
         }
         if self.arena is not None:
-            state |= prefixed("arena", self.arena.state(used))
-        return state | prefixed("codec", self.codec.state())
+            codes = self.arena.lengths_only(used) if SLOTS in apart else self.arena.state(used)
+            state |= prefixed("arena", codes)
+        shared = self.codec.shared()
+        of_codec = self.codec.state() if SHARED not in apart or shared is None else shared.state_apart()
+        return state | prefixed("codec", of_codec)
 
     def check_state(self, state: Mapping[str, torch.Tensor]) -> None:
         used = len(state.get(f"column.{LABEL}", ()))
@@ -231,13 +274,19 @@ class Storage:
         if ("arena.codes" in state) != (self.arena is not None):
             raise BudgetedError("the memory was saved with another codec: load it with that one")
 
-    def load_state(self, state: Mapping[str, torch.Tensor], used: int) -> None:
-        """Into allocated slots."""
+    def load_state(self, state: Mapping[str, torch.Tensor], used: int, take: Collection[str] = ()) -> None:
+        """Into allocated slots. The tensors named in `take` are nobody else's: where all slots are in use they become
+        the columns themselves, and no second copy is made.
+        """
         for name, tensor in self.tensors.items():
-            if name not in self._alike:
-                tensor[:used] = state[f"column.{name}"]
+            saved = state[f"column.{name}"]
+            fits = name not in self.hosted and saved.shape == tensor.shape and saved.device == tensor.device
+            if fits and f"column.{name}" in take:
+                self.tensors[name] = saved
+            elif name not in self._alike:
+                tensor[:used] = saved
             elif used:
-                tensor[0] = state[f"column.{name}"][-1]
+                tensor[0] = saved[-1]
         if self.arena is not None:
             self.arena.load_state(without_prefix("arena", state))
         self.codec.load_state(without_prefix("codec", state), self._device)
@@ -281,6 +330,14 @@ class Storage:
             self.codec.stored(encoded)
             if replaced is not None:
                 self.codec.leaving(self.encoded(np.array([replaced])))
+
+
+def _zeros(rows: int, column: Column, device: torch.device) -> torch.Tensor:
+    """Of the system, which gives a page when it is first written: slots that are not in use take no room."""
+    if device.type != "cpu" or not rows * column.nbytes:
+        return torch.zeros((rows, *column.shape), dtype=column.dtype, device=device)
+    room = torch.from_numpy(np.zeros(rows * column.nbytes, np.uint8))
+    return room.view(column.dtype).reshape(rows, *column.shape)
 
 
 def code_of(encoded: Mapping[str, torch.Tensor]) -> npt.NDArray[np.uint8]:

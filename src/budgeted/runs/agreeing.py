@@ -20,7 +20,7 @@ State = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 _ASIDE = {
     "wait_seconds", "train_seconds", "train_cpu_seconds", "eval_seconds", "codec_seconds", "sittings", "executed",
     "environments", "records",
-    "tensors_file", "tensors_bytes", "tensors_sha256", "numbers_sha256",
+    "tensors_file", "tensors_bytes", "tensors_sha256", "numbers_sha256", "format", "log",
 }  # fmt: skip
 UNREPEATABLE = (
     "train_seconds", "train_cpu_seconds", "eval_seconds", "codec_seconds", "wait_seconds", "peak_memory",
@@ -34,7 +34,7 @@ _SHOWN = 4  # names in a line
 
 def exact_states(recorded: State, replayed: State) -> Iterator[str]:
     """What differs between a checkpoint and the state that a replay came to, in words."""
-    names = sorted({*recorded[0], *replayed[0]})
+    names = sorted(name for name in {*recorded[0], *replayed[0]} if not name.startswith("log."))
     other = [name for name in names if not _same_bits(recorded[0].get(name), replayed[0].get(name))]
     if other:
         yield f"{len(other)} of {len(names)} tensors have other bits ({_some(other)})"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from budgeted.errors import BudgetedError
-from budgeted.learner import state
+from budgeted.learner import segments, state
 from budgeted.learner.files import (
     NotRegular,
     json_digest,
@@ -45,6 +45,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records = Records(path / RECORDS)
+        self._named: dict[str, set[str]] = {}  # segments of the log, by checkpoint
         self.keep: tuple[Keep, int] = (NEWEST, 0)  # checkpoints that stay, and samples of the stream
 
     @contextmanager
@@ -95,7 +96,7 @@ class RunFolder:
                 f"{self.path} already holds a run: go on with it by `budgeted run --resume {self.path}`, "
                 "or choose another folder"
             )
-        for name in (ENVIRONMENT, RECORDS, SUMMARY, CHECKPOINTS, EXECUTED):
+        for name in (ENVIRONMENT, RECORDS, SUMMARY, CHECKPOINTS, segments.FOLDER, EXECUTED):
             if os.path.lexists(self.path / name):
                 raise BudgetedError(f"{self.path} holds a {name} without a {CONFIG}: choose another folder")
 
@@ -133,15 +134,29 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         target = folder / f"{learner.arrived:09d}"
         remove(target)  # repeated after a resume: the same bits
-        state.write(learner, target, more)
+        state.write(learner, target, more, logged=True)
+        self._named[target.name] = {each.file for named in learner.memory.journals.values() for each in named.segments}
         self.drop_old_checkpoints()
 
     def drop_old_checkpoints(self) -> None:
+        """And the segments that only they needed."""
         there = self.checkpoints()
         stay = kept([int(path.name) for path in there], *self.keep)
         for path in there:
             if int(path.name) not in stay:
                 remove(path)
+        needed = [self._segments_of(path) for path in there if int(path.name) in stay]
+        segments.drop(self.path / segments.FOLDER, set().union(*needed))
+
+    def _segments_of(self, checkpoint: Path) -> set[str]:
+        """Names of what a checkpoint needs of the log; a damaged one needs nothing any more."""
+        if checkpoint.name not in self._named:
+            try:
+                log = state.read_numbers(checkpoint).get(state.LOG, {})
+                self._named[checkpoint.name] = {each.file for held in log.values() for each in segments.from_json(held)}
+            except (OSError, ValueError, TypeError, AttributeError, BudgetedError):
+                return set()
+        return self._named[checkpoint.name]
 
     def read_checkpoint(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """The newest checkpoint that is whole: tensors and numbers; None if there is none yet."""

@@ -32,7 +32,7 @@ _LENGTHS = ".lengths"
 
 def beside(checkpoint: Path) -> Path:
     """Where the log is that a checkpoint needs."""
-    return checkpoint.parent.with_name(FOLDER)
+    return checkpoint.absolute().parent.with_name(FOLDER)
 
 
 def write(journal: Journal, folder: Path) -> tuple[Places, tuple[Segment, ...]]:

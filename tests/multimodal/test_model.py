@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from budgeted import models
 from budgeted.errors import BudgetedError
 from budgeted.models.llava import llava, on_meta
 from budgeted.models.llava_lora import LAYERS, PROJECTOR, SMALL, target, with_lora
@@ -108,6 +109,31 @@ def test_adapters_are_on_the_language_model_alone() -> None:
         assert not any("vision_tower" in name or "lm_head" in name for name in trained)
     with pytest.raises(BudgetedError, match="rank from 1"):
         with_lora(llava(), replace(SMALL, rank=0))
+
+
+def test_the_name_may_say_more_of_the_adapters(tmp_path: Path) -> None:
+    base: Any = llava(seed=3)
+    base.save_pretrained(tmp_path)
+    world()[2].save_pretrained(tmp_path)
+
+    def trained(name: str) -> dict[str, tuple[int, ...]]:
+        model = models.build(f"{name}@{tmp_path}", seed=1)
+        return {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
+
+    usual, said = trained("llava-tiny"), trained("llava-tiny?rank=3&projector=false")
+    assert any(PROJECTOR in name for name in usual)
+    assert not any(PROJECTOR in name for name in said)
+    assert {shape[0] for name, shape in usual.items() if "lora_A" in name} == {SMALL.rank}
+    assert {shape[0] for name, shape in said.items() if "lora_A" in name} == {3}
+    for wrong, reason in (
+        ("ranks=3", "did you mean 'rank'"),
+        ("rank=three", "whole number"),
+        ("rank=0", "rank from 1"),
+    ):
+        with pytest.raises(BudgetedError, match=reason):
+            trained(f"llava-tiny?{wrong}")
+    with pytest.raises(BudgetedError, match="has no adapters"):
+        models.build("mlp?rank=3")
 
 
 def test_a_batch_to_train_on_asks_for_the_answers_alone() -> None:

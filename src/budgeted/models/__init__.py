@@ -42,8 +42,8 @@ class Adapted:
     """A named network whose adapters are drawn from a seed, over a base that brings its weights."""
 
     description: str
-    make: Callable[[int, Path | None], nn.Module]
-    """from the seed and, if it was given, the folder of another base"""
+    make: Callable[[int, Path | None, str], nn.Module]
+    """from the seed, the folder of another base if one was given, and what the name says of the adapters"""
 
 
 def resnet_entry(shape: ResNetShape, variant: ResNetVariant, title: str) -> Entry:
@@ -75,7 +75,8 @@ def llava_entry(name: str) -> Adapted:
     shape = SHAPES[name]
     size = f"{shape.vision.layers} vision and {shape.text.layers} decoder layers of width {shape.text.width}"
     return Adapted(
-        f"LLaVA with LoRA: {size} (needs transformers and peft)", lambda seed, at: adapted_llava(name, seed, at)
+        f"LLaVA with LoRA: {size} (needs transformers and peft)",
+        lambda seed, at, said: adapted_llava(name, seed, at, said),
     )
 
 
@@ -132,8 +133,9 @@ def build(
     The same arguments give bit-equal weights, and the global random state is neither read nor moved.
 
     A vision transformer may start from pretrained `weights`: a folder in the Hugging Face format. The name may carry
-    the folder, as in `vit-b@FOLDER`; the head is drawn either way, and of a LLaVA its adapters. A network of your own
-    goes by `package.module:NAME` or `file.py:NAME`.
+    the folder, as in `vit-b@FOLDER`; the head is drawn either way, and of a LLaVA its adapters, of which the name may
+    say more: `llava-tiny?rank=4&projector=false`. A network of your own goes by `package.module:NAME` or
+    `file.py:NAME`.
 
     >>> model = build("resnet32", classes=10)
     >>> sum(p.numel() for p in model.parameters())
@@ -145,9 +147,12 @@ def build(
     if at and (weights is not None or not folder):
         raise BudgetedError(f"give the folder of the weights once: {name}@FOLDER, or weights=FOLDER")
     weights = folder if at else weights
+    name, _, said = name.partition("?")
     asked = MODELS[name]
     if isinstance(asked, Adapted):
-        return asked.make(seed, None if weights is None else Path(weights).expanduser())
+        return asked.make(seed, None if weights is None else Path(weights).expanduser(), said)
+    if said:
+        raise BudgetedError(f"{name} has no adapters of which ?{said} could say more: leave it out")
     if not isinstance(asked, Entry):
         return _own(name, asked, {"classes": classes, "input_shape": input_shape, "seed": seed})
     if not 1 <= classes <= MOST_CLASSES:

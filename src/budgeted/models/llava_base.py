@@ -17,7 +17,7 @@ from torch import nn
 
 from budgeted.errors import BudgetedError
 from budgeted.models.llava import SHAPES, llava
-from budgeted.models.llava_lora import PUBLISHED, SMALL, with_lora
+from budgeted.models.llava_lora import PUBLISHED, SMALL, said_otherwise, with_lora
 from budgeted.models.llava_words import processor_of
 
 MADE = "made.json"
@@ -60,11 +60,15 @@ def models_dir() -> Path:
 
 def base_missing(name: str) -> bool:
     """Whether this model, by its name, starts from a base that was not made yet."""
-    return name == "llava-tiny" and not (Pretraining().folder / MADE).is_file()
+    return name.partition("?")[0] == "llava-tiny" and "@" not in name and not (Pretraining().folder / MADE).is_file()
 
 
-def adapted_llava(name: str, seed: int, folder: Path | None) -> nn.Module:
-    """The named LLaVA with LoRA on its language model, drawn from `seed`; it has its `processor` with it."""
+def adapted_llava(name: str, seed: int, folder: Path | None, said: str = "") -> nn.Module:
+    """The named LLaVA with LoRA on its language model, drawn from `seed`; it has its `processor` with it.
+
+    said: what is to be otherwise of the adapters, such as rank=4&projector=false.
+    """
+    adapters = said_otherwise(PUBLISHED if SHAPES[name].hub else SMALL, said)
     where: str | Path = name if folder is None else folder
     if folder is None and not SHAPES[name].hub:
         where = Pretraining().folder
@@ -76,7 +80,7 @@ def adapted_llava(name: str, seed: int, folder: Path | None) -> nn.Module:
     base: Any = llava(where)
     processor = processor_of(where)
     base.config.use_cache = False  # of a training forward; `generate` has a setting of its own
-    model: Any = with_lora(base, PUBLISHED if SHAPES[name].hub else SMALL, seed=seed)
+    model: Any = with_lora(base, adapters, seed=seed)
     model.processor = processor
     model.made = _made(Path(where) / MADE)
     return model  # type: ignore[no-any-return]

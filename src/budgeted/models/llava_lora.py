@@ -9,13 +9,14 @@ whole or not at all (the paper trains it; the published script sets its learning
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, UnknownName
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PROJECTOR = "multi_modal_projector"
@@ -37,6 +38,22 @@ class Lora:
 PUBLISHED = Lora()
 SMALL = Lora(rank=8, alpha=16, dropout=0.0)
 """for the tiny one"""
+
+
+def said_otherwise(settings: Lora, said: str) -> Lora:
+    """The settings with what a model's name says of them, as in rank=4&alpha=8&dropout=0&projector=false."""
+    kinds: dict[str, Callable[[str], Any]] = {
+        "rank": int, "alpha": int, "dropout": float, "projector": {"true": True, "false": False}.__getitem__,
+    }  # fmt: skip
+    for pair in filter(None, said.split("&")):
+        name, _, value = pair.partition("=")
+        if name not in kinds:
+            raise UnknownName("setting of the adapters", name, kinds)
+        try:
+            settings = replace(settings, **{name: kinds[name](value)})
+        except (KeyError, ValueError) as error:
+            raise BudgetedError(f"{pair}: rank and alpha are whole numbers, projector is true or false") from error
+    return settings
 
 
 def with_lora(model: nn.Module, settings: Lora = PUBLISHED, *, seed: int = 0) -> nn.Module:

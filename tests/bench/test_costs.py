@@ -160,7 +160,8 @@ def test_the_papers_budgets() -> None:
         "clear100": 8000 * 150_528 + 1_854_016,
         "imagenet": 40_000 * 150_528 + 44_680_000,
     }
-    assert set(MULTIPLIERS) == {*METHODS, "lider-x-der"}  # as the paper runs LiDER
+    # LiDER as the paper runs it; ours stands in no paper
+    assert set(MULTIPLIERS) == {*METHODS, "lider-x-der"} - {"cram"}
 
 
 SMALLER = ["--dataset", "digits", "--model", "mlp", "--memory", "40kB"]

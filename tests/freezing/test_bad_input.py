@@ -56,7 +56,7 @@ def test_unknown_policy_suggests_the_nearest() -> None:
         policy("constant", m=3)
     with pytest.raises(BudgetedError, match="0 or more"):
         policy("constant", n=-1)
-    with pytest.raises(BudgetedError, match="1 or more"):
+    with pytest.raises(BudgetedError, match="at least 1"):
         LinearPrefix(2, steps=0)
     with pytest.raises(BudgetedError, match="ema"):
         AdaptivePrefix(ema=0)

@@ -67,7 +67,7 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(BudgetedError, match="something else"):
         save(learner("er"), tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "precious"
-    with pytest.raises(BudgetedError, match="cannot read the checkpoint"):
+    with pytest.raises(BudgetedError, match="holds no saved learner"):
         load(tmp_path / "nowhere", models.build("cnn8", input_shape=(1, 8, 8)))
 
 

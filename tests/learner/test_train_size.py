@@ -102,7 +102,7 @@ def test_a_rehearsal_foresees_what_it_costs() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(BudgetedError, match="train_size=9 is more"):
+    with pytest.raises(BudgetedError, match="train_size=9: give at most 8"):
         make("vanilla", tiny(), STREAM, settings=settings_of(METHODS["vanilla"], train_size=9))
     with pytest.raises(BudgetedError, match="train_size must be at least 1"):
         settings_of(METHODS["vanilla"], train_size=0)

@@ -12,6 +12,7 @@ up or down by chance, right in the mean; chance follows from the seed and the nu
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from typing import Literal
 
 import torch
@@ -28,15 +29,15 @@ _TINY = 512  # elements of the update that is watched for its price
 _LOW_BITS = 16  # of a float32, that bfloat16 has not
 
 
-class Averaged(Keeps):
+class Averaged(Keeps, ABC):
     """Weights that predictions are made with in the place of a model's own."""
 
     element_bytes: int
     """of one number, beside the model's own"""
 
+    @abstractmethod
     def by_name(self) -> dict[str, Tensor]:
         """Of every parameter, and of buffers that are averaged, too."""
-        raise NotImplementedError
 
     def update(self, model: nn.Module) -> None:
         """A step has moved the weights."""
@@ -47,13 +48,13 @@ class Averaged(Keeps):
     def follow(self, model: nn.Module) -> None:
         """The model has grown or changed."""
 
+    @abstractmethod
     def lent_to(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Inside, the model has the averaged weights."""
-        raise NotImplementedError
 
+    @abstractmethod
     def price(self) -> Cost:
         """Of one update."""
-        raise NotImplementedError
 
 
 class Average(Averaged):

@@ -116,7 +116,7 @@ def _models() -> Rows:
 
 
 def _freezing() -> Rows:
-    from budgeted.freezing.registry import POLICIES
+    from budgeted.freezing.policies import POLICIES
 
     return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()]
 

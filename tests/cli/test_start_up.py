@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -11,9 +12,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from rich.console import Console
 
 import budgeted
 from budgeted import freezing, learner, methods, models, problems, replay, streams
+from budgeted.bench.recipe_costs import cost_of
+from budgeted.bench.recipes import RECIPES
+from budgeted.bench.speed import kept_rate
+from budgeted.cli import listing, main
 from budgeted.cli.commands import COMMANDS, summary
 from budgeted.cli.listing import What, _known, made
 from budgeted.registry import Registry
@@ -45,7 +51,7 @@ def loaded_by(code: str) -> set[str]:
 
 def test_help_and_lists_need_no_torch() -> None:
     help_text = "from budgeted.cli.commands import overview; overview()"
-    lists = "; ".join(f"budgeted.cli.main(['list', '{what}'])" for what in get_args(What))
+    lists = "; ".join(f"budgeted.cli.main(['list', '{what}'])" for what in get_args(What) if what != "recipes")
     for code in ("import budgeted", help_text, f"import budgeted.cli; {lists}"):
         assert not {"torch", "numpy", "scipy"} & loaded_by(code), code
 
@@ -84,6 +90,49 @@ except BudgetedError as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "there is a method 'er' already: choose another name\n"
+
+
+def test_hours_of_recipes_come_from_a_speed_that_is_measured_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("budgeted.bench.recipe_costs.rate", lambda: 1e10)
+    main(["list", "recipes", "--json"])
+    first = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    known = first["components"]
+    assert known["hours here"] == pytest.approx((known["FLOP, at most"] / 1e10 + 5 * known["runs"]) / 3600)
+    assert first["bongard-hoi"]["hours here"] is None
+    listing = "import budgeted.cli; budgeted.cli.main(['list', 'recipes'])"
+    assert not {"torch", "numpy", "scipy"} & loaded_by(listing)  # by the speed that was kept
+    kept = tmp_path / "budgeted" / "speed.json"
+    for damaged in ('{"of": [], "rate": 1e99}', '{"rate": "nan"}', "[", "7"):
+        kept.write_text(damaged)
+        main(["list", "recipes", "--json"])
+        assert json.loads(capsys.readouterr().out) == list(first.values())
+        assert kept_rate() == 1e10
+
+
+def test_a_listing_of_recipes_fits_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("budgeted.cli.listing.kept_rate", lambda: 1e10)
+    monkeypatch.setattr("budgeted.cli.listing.wide_console", lambda: Console(width=80))
+    main(["list", "recipes"])
+    shown = capsys.readouterr().out
+    assert all(row["name"] in shown for row in _known("recipes"))  # none is cut
+    assert "counted" in shown
+
+
+def test_costs_written_down_are_those_of_the_recipes() -> None:
+    """Of the recipes of one small network on one data set: all take minutes."""
+    written = json.loads(Path(listing.__file__).with_name(listing.COSTS).read_text())
+    recipes = {name: make().runs for name, make in RECIPES.items()}
+    of = {name: {(run.network, run.dataset) for run in runs} for name, runs in recipes.items()}
+    looked_at = [name for name, found in of.items() if found == {("resnet20", "cifar10")}]
+    assert len(looked_at) > 5
+    for name in looked_at:
+        assert written[name] == cost_of(recipes[name]).total, "run `python -m budgeted.cli.listing`"
+    assert {*written} <= {*recipes}
 
 
 @pytest.mark.parametrize("what", get_args(What))

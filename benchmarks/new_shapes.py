@@ -5,8 +5,9 @@
    plug-in itself takes. Both loops take turns step by step, so that a change of the machine's speed meets both alike.
    What the first trace and those of the second and third length take is in the sum, and printed by itself.
 2. A learner meets a batch that grows sample by sample and a head that grows class by class. Its first 20 steps
-   against the steps 100 to 200, in CPU time per step: ER, aL-SAR with its answer replaced by "nothing", and aL-SAR
-   as it is, whose later steps are also shorter because they freeze.
+   against the steps 100 to 200, in CPU time per step and per operation charged (rule real): ER, aL-SAR with its answer
+   replaced by "nothing", and aL-SAR as it is, whose later steps are also shorter because they freeze. What of the
+   first 20 steps goes to traces and to what is learnt from them is printed by itself.
 3. What a price at a new shape takes, by itself.
 
     python benchmarks/new_shapes.py --json results/timing/new_shapes.json
@@ -15,13 +16,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import json
 import random
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -32,6 +36,7 @@ from budgeted import AdaptiveFreezing, models
 from budgeted.freezing import StepPrices, StepView
 from budgeted.freezing.adaptive import AdaptivePrefix
 from budgeted.freezing.policies import NO_BLOCKS
+from budgeted.freezing.step_prices import Forward
 from budgeted.learner import DataFacts, Learner
 from budgeted.learner.settings import Settings
 from budgeted.methods import method
@@ -90,6 +95,22 @@ def text_loop(layers: int, width: int, rounds: int) -> dict[str, Any]:
     }
 
 
+@contextlib.contextmanager
+def timed_pricing() -> Iterator[list[float]]:
+    """CPU seconds of finding the prices of shapes that were not met before."""
+    spent, find = [0.0], StepPrices._at
+
+    def timed(self: StepPrices, forward: Forward) -> Any:
+        begin = time.process_time()
+        try:
+            return find(self, forward)
+        finally:
+            spent[0] += time.process_time() - begin
+
+    with mock.patch.object(StepPrices, "_at", timed):
+        yield spent
+
+
 class NothingFrozen(AdaptivePrefix):
     """Weighs every batch as aL does, keeps its averages, and then freezes nothing."""
 
@@ -109,20 +130,29 @@ def first_steps(name: str, network: str, size: int, freezes: bool = True) -> dic
     learner = Learner(model, method(name), facts, slots=100, iterations=1.0, settings=Settings(), seed=1)
     if not freezes:
         learner.freezing.policy = NothingFrozen()
-    ends, clock = [0.0], 0.0  # CPU time at the end of every step
-    for image, label in zip(images, labels, strict=True):
-        before, begin = learner.steps, time.process_time()
-        learner.learn(image, int(label))
-        elapsed, done = time.process_time() - begin, learner.steps - before
-        ends += [clock + elapsed * (number + 1) / done for number in range(done)]
-        clock += elapsed
-    later = (ends[200] - ends[100]) / 100
+    seconds, operations = [0.0], [0.0]  # at the end of every step
+    with timed_pricing() as pricing:
+        for image, label in zip(images, labels, strict=True):
+            steps, spent, begin = learner.steps, learner.ledger.spent.real, time.process_time()
+            learner.learn(image, int(label))
+            elapsed, done = time.process_time() - begin, learner.steps - steps
+            executed = learner.ledger.spent.real - spent
+            seconds += [seconds[-1] + elapsed * (number + 1) / done for number in range(done)]
+            operations += [operations[-1] + executed * (number + 1) / done for number in range(done)]
+            if learner.steps <= 20:
+                priced = pricing[0]
+    first, later = seconds[20] / 20, (seconds[200] - seconds[100]) / 100
+    rates = operations[20] / seconds[20], (operations[200] - operations[100]) / (seconds[200] - seconds[100])
     return {
         "method": name if freezes else f"{name}, nothing frozen",
         "network": network,
         "later_ms": 1e3 * later,
-        "first_20_ms": 1e3 * ends[20] / 20,
-        "ratio": ends[20] / 20 / later,
+        "first_20_ms": 1e3 * first,
+        "ratio": first / later,
+        "first_20_pricing_ms": 1e3 * priced / 20,
+        "later_ms_per_gflop": 1e12 / rates[1],
+        "first_20_ms_per_gflop": 1e12 / rates[0],
+        "ratio_per_operation": rates[1] / rates[0],
     }
 
 

@@ -1,8 +1,8 @@
 """A sweep on a real Ray cluster of two nodes on this machine, while things die: does it end as if nothing had?
 
-The same small runs three times: one after the other in this process; on the cluster, one of whose nodes is killed
-half-way; and on the cluster, the sweep itself being killed (SIGKILL) half-way and called again. All three must come to
-the same bits: weights and records of every run.
+The same small runs again and again: one after the other in this process; on the cluster, one of whose nodes is killed
+half-way; and on the cluster, the sweep being killed (SIGKILL) or interrupted (Ctrl-C, SIGINT) half-way and called
+again. All must come to the same bits: weights and records of every run.
 
     python benchmarks/sweep_on_ray.py --runs 20
 """
@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +94,20 @@ def wait_for_nodes(address: str, count: int) -> None:
 
 
 def sweep(recipe: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:
+    """What it says goes to a file beside its folder."""
     command = [sys.executable, "-m", "budgeted", "sweep", f"{recipe}:recipe", "--out", str(out), *more]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    with out.with_suffix(".said").open("ab") as said:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said, preexec_fn=_hears_ctrl_c)
 
 
-def wait_until_half(out: Path, half: int, process: subprocess.Popen[bytes]) -> None:
-    """So many runs are finished, and two others have checkpoints to go on from, one on each node."""
-    while len(list(out.glob("*/summary.json"))) < half or under_way(out) < 2:
+def _hears_ctrl_c() -> None:
+    """What a shell starts in the background ignores it, and so would all that this starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def wait_until_half(out: Path, half: int, process: subprocess.Popen[bytes], others: int = 1) -> None:
+    """So many runs are finished, and others have checkpoints to go on from."""
+    while len(list(out.glob("*/summary.json"))) < half or under_way(out) < others:
         if process.poll() is not None:
             raise SystemExit(f"the sweep ended with {process.returncode} before it was half-way")
         time.sleep(0.05)
@@ -121,12 +129,44 @@ def sittings(out: Path) -> list[int]:
     return [json.loads(path.read_text())["sittings"] for path in sorted(out.glob("*/summary.json"))]
 
 
+def node_lost(recipe: Path, out: Path, half: int) -> int:
+    with cluster(out.with_suffix(".ray")) as (address, second):
+        process = sweep(recipe, out, "--on", address)
+        wait_until_half(out, half, process, others=2)  # one on each node
+        begun, finished = under_way(out), len(found(out))
+        kill_group(second)
+        print(f"a node killed after {finished} runs, {begun} under way", flush=True)
+        return process.wait()
+
+
+def sweep_ended(recipe: Path, out: Path, half: int, by: signal.Signals) -> int:
+    with cluster(out.with_suffix(".ray")) as (address, _):
+        process = sweep(recipe, out, "--on", address)
+        wait_until_half(out, half, process)
+        begun, finished = under_way(out), len(found(out))
+        process.send_signal(by)
+        code = process.wait()
+        print(f"the sweep ended by {by.name} after {finished} runs, {begun} under way: exit code {code}", flush=True)
+        said = out.with_suffix(".said").read_text().strip().splitlines()
+        print(f"  its last words: {said[-1] if said else '(none)'}", flush=True)
+        print(f"  {under_way(out)} runs have a checkpoint to go on from", flush=True)
+        return sweep(recipe, out, "--on", address).wait()
+
+
+ATTACKS: dict[str, Callable[[Path, Path, int], int]] = {
+    "node": node_lost,
+    "kill": partial(sweep_ended, by=signal.SIGKILL),
+    "interrupt": partial(sweep_ended, by=signal.SIGINT),
+}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--samples", type=int, default=200)
     parser.add_argument("--model", default="cnn8")
     parser.add_argument("--method", default="al-sar")
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=[*ATTACKS])
     options = parser.parse_args()
     # sockets of Ray must have short names
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp", ignore_cleanup_errors=True) as name:
@@ -142,29 +182,14 @@ def main() -> int:
         expected = found(folder / "local")
         print(f"{len(expected)} runs in this process", flush=True)
 
-        with cluster(folder / "r1") as (address, second):
-            process = sweep(recipe, folder / "node", "--on", address)
-            wait_until_half(folder / "node", half, process)
-            begun, finished = under_way(folder / "node"), len(found(folder / "node"))
-            kill_group(second)
-            print(f"a node killed after {finished} runs, {begun} under way", flush=True)
-            code = process.wait()
-            same = found(folder / "node") == expected
-            again = sum(count > 1 for count in sittings(folder / "node"))
-            print(f"  the sweep ended with {code}; {again} runs went on elsewhere; same bits: {same}", flush=True)
-
-        with cluster(folder / "r2") as (address, _):
-            process = sweep(recipe, folder / "driver", "--on", address)
-            wait_until_half(folder / "driver", half, process)
-            begun, finished = under_way(folder / "driver"), len(found(folder / "driver"))
-            process.kill()
-            process.wait()
-            print(f"the sweep killed after {finished} runs, {begun} under way", flush=True)
-            ended = sweep(recipe, folder / "driver", "--on", address).wait()
-            alike = found(folder / "driver") == expected
-            again = sum(count > 1 for count in sittings(folder / "driver"))
-            print(f"  called again it ended with {ended}; {again} runs went on; same bits: {alike}")
-    return 0 if same and alike and code == ended == 0 and len(expected) == 2 * seeds else 1
+        held = len(expected) == 2 * seeds
+        for attack in options.attacks:
+            out = folder / attack
+            code = ATTACKS[attack](recipe, out, half)
+            same, again = found(out) == expected, sum(count > 1 for count in sittings(out))
+            print(f"  at last it ended with {code}; {again} runs went on; same bits: {same}", flush=True)
+            held = held and same and code == 0
+    return 0 if held else 1
 
 
 if __name__ == "__main__":

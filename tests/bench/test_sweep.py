@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from budgeted.bench import recipes
 from budgeted.bench.measured import MEASUREMENTS
@@ -21,7 +23,7 @@ from budgeted.bench.places_of_work import LocalProcesses
 from budgeted.bench.protocols import at_seeds
 from budgeted.bench.recipe_costs import cost_of, price
 from budgeted.bench.sweep import MOST_LOSSES, export, identity, places, sweep
-from budgeted.bench.sweep_table import SweepTable
+from budgeted.bench.sweep_table import Seen, SweepTable
 from budgeted.cli import main
 from budgeted.cli.sweep import part_of
 from budgeted.errors import BudgetedError, UnknownName
@@ -202,7 +204,7 @@ number = 3
 def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("budgeted.cli.sweep.rate", lambda: 1e9)
+    monkeypatch.setattr("budgeted.cli.sweep.measured_rate", lambda: 1e9)
     own, out = tmp_path / "own.py", tmp_path / "runs"
     own.write_text(OWN)
     assert main(["sweep", f"{own}:mine", "--out", str(out)]) == 0
@@ -219,6 +221,20 @@ def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
     assert (seen[0].samples, seen[0].of, seen[0].share) == (60, 60, 1.0)
     assert seen[0].a_auc == pytest.approx(json.loads(next(out.glob("*/summary.json")).read_text())["a_auc"])
     assert table.seconds_left(seen) is None  # nothing has moved since it was made
+
+
+def test_the_live_table_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("vanilla-cifar100-gaussian-1be033af-seed1", "vanilla-fashion-mnist-disjoint-9049fc5b-seed1")
+    runs = [Seen(name, "finished", 50_000, 50_000, 0.567, 774_123_456_789_012) for name in names]
+    monkeypatch.setattr(SweepTable, "seen", lambda _: runs)
+    file = io.StringIO()
+    Console(width=80, height=40, file=file).print(SweepTable([]))
+    shown = file.getvalue()
+    lines = [line.split() for line in shown.splitlines()]
+    assert [names[0], "finished", "100%", "56.7", "774.12TFLOP"] in lines
+    assert "".join(line[0] for line in lines if line and line[0] in names[1]) == names[1]  # on two lines
+    assert "…" not in shown
+    assert {"so", "A_AUC,", "spent", "(rule"} <= {word for line in lines for word in line}
 
 
 def test_a_run_whose_process_is_killed_is_begun_again(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import io
 import math
 import re
 import statistics
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
+from budgeted.bench.table import RunResult, group_runs
+from budgeted.runs.config import RunConfig
 from tests.cli.small import MEMORY, QUICK, summaries
 from tests.command_line import Capture, refused, said
 
@@ -52,6 +55,21 @@ def test_a_table_is_what_one_computes_by_hand(ddof: int, runs: Path, capsys: Cap
     assert noted is not None
     assert float(noted[1]) == pytest.approx(p, rel=5e-3)
     assert "warning" in text  # two seeds are too few to tell
+
+
+def test_a_method_of_ones_own_goes_by_its_file_and_by_its_content_where_that_differs(tmp_path: Path) -> None:
+    def run(method: str, seed: int, sources: dict[str, str]) -> RunResult:
+        config = asdict(RunConfig(method=method, seed=seed, sources=sources))
+        return RunResult(tmp_path, {"config": config, "a_auc": 0.5, "a_last": 0.5})
+
+    first, other = ("/here/focal.py", "1234567890"), ("/there/focal.py", "abcdefghij")
+    plain = run("er", 1, {})
+    mine = [run(f"{path}:Focal", seed, {path: "1234567890"}) for path, seed in ((first[0], 1), (other[0], 2))]
+    labels = {group.label: len(group.runs) for group in group_runs([plain, *mine])}
+    assert labels == {"er": 1, "focal.py:Focal": 2}  # one content, two folders
+    changed = run(f"lider-{other[0]}:Focal", 1, dict([other])), run(f"lider-{first[0]}:Focal", 1, dict([first]))
+    labels = {group.label: len(group.runs) for group in group_runs([plain, *changed])}
+    assert labels == {"er": 1, "lider-focal.py:Focal focal.py@12345678": 1, "lider-focal.py:Focal focal.py@abcdefgh": 1}
 
 
 def test_a_table_as_csv_and_as_a_figure(runs: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -47,7 +47,7 @@ class Seen:
         return min(1.0, self.samples / self.of) if self.of else 0.0
 
     def cells(self) -> Iterator[str]:
-        yield from (self.name, self.state, f"{self.samples:,}" + ("" if self.of is None else f" of {self.of:,}"))
+        yield from (self.name, self.state, f"{self.samples:,}" if self.of is None else f"{self.share:.0%}")
         yield "" if self.a_auc is None else f"{100 * self.a_auc:.1f}"
         yield "" if self.spent is None else format_compute(self.spent, "real")
 
@@ -106,10 +106,12 @@ class SweepTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seen = self.seen()
-        table = Table(box=box.SIMPLE_HEAD)
-        for heading in ("run", "state", "samples", "A_AUC so far, %", "spent (rule real)"):
+        # all of it fits 80 columns with names of up to 42 letters; longer ones take a second line
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+        table.add_column("run", overflow="fold")
+        for heading in ("state", "seen", "so far\nA_AUC, %", "spent\n(rule real)"):
             table.add_column(heading, no_wrap=True)
-        room = max(4, options.max_height - 6)
+        room = max(4, options.max_height - 7)
         for run in seen[:room]:
             table.add_row(*run.cells())
         yield table

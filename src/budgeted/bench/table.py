@@ -30,7 +30,7 @@ from budgeted.runs.statistics import (
 )
 
 _NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints", "decode_threads",
-                     "eval_beside", "usual"}  # fmt: skip
+                     "eval_beside", "usual", "sources"}  # fmt: skip
 COLUMNS = (
     "method",
     "seeds",
@@ -114,10 +114,16 @@ def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     configs = [_as_meant(run.config) for run in runs]
     keys = sorted({key for config in configs for key in config} - _NOT_A_DIFFERENCE - {"settings", "method"})
     differing = [key for key in keys if len({json.dumps(config.get(key)) for config in configs}) > 1]
-    groups: dict[str, list[RunResult]] = {}
-    for run, config in zip(runs, configs, strict=True):
+    labels = []
+    for config in configs:
         extra = [f"{key.removeprefix('set ')}={config[key]}" for key in differing if config.get(key) is not None]
-        groups.setdefault(" ".join([config["method"], *extra]), []).append(run)
+        labels.append(" ".join([config["method"], *extra]))
+    versions: dict[str, set[str]] = {}  # of the user's files behind one label
+    for label, config in zip(labels, configs, strict=True):
+        versions.setdefault(label, set()).add(_version(config))
+    groups: dict[str, list[RunResult]] = {}
+    for run, config, label in zip(runs, configs, labels, strict=True):
+        groups.setdefault(f"{label} {_version(config)}" if len(versions[label]) > 1 else label, []).append(run)
     found = [Group(label, tuple(sorted(members, key=lambda r: r.config["seed"]))) for label, members in groups.items()]
     return sorted(found, key=lambda group: -float(np.mean(group.values("a_auc"))))
 
@@ -132,13 +138,23 @@ def chosen(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
 
 
 def _as_meant(config: dict[str, Any]) -> dict[str, Any]:
-    """Defaults written out: a value that was typed and the same one left unsaid are one configuration."""
+    """Defaults written out: a value that was typed and the same one left unsaid are one configuration. A user's file
+    goes by its name, wherever it lies."""
     meant = {**config, **{f"set {key}": value for key, value in config["settings"].items()}}
+    for path in config.get("sources", {}):
+        for key, value in meant.items():
+            if isinstance(value, str):
+                meant[key] = value.replace(f"{path}:", f"{Path(path).name}:")
     if meant["compute"] is None:
         meant["iterations"] = float(1 if meant["iterations"] is None else meant["iterations"])
     if meant["memory"] is None and not meant["unlimited"]:
         meant["slots"] = meant["slots"] or DEFAULT_SLOTS
     return meant
+
+
+def _version(config: dict[str, Any]) -> str:
+    """Of the user's files, by their content: it tells apart what has the same name."""
+    return " ".join(sorted(f"{Path(path).name}@{digest[:8]}" for path, digest in config.get("sources", {}).items()))
 
 
 def cells(groups: Sequence[Group], ddof: int, style: str) -> list[list[str]]:

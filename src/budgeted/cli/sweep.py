@@ -24,7 +24,9 @@ from budgeted.bench.speed import measured_rate
 from budgeted.bench.sweep import Place, export, places, sweep
 from budgeted.bench.sweep_table import SweepTable
 from budgeted.bench.table import find_runs, group_runs, markdown
+from budgeted.bench.table_formats import terminal
 from budgeted.cli.commands import read
+from budgeted.cli.console import wide_console
 from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import read_json
@@ -77,7 +79,11 @@ class Sweep:
         print(", ".join(f"{count} {state}" for state, count in sorted(states.items())), file=shown)
         finished = [place.folder for place in found if place.state == "finished"]
         if finished:
-            print(markdown(group_runs(find_runs(finished))))
+            groups, console = group_runs(find_runs(finished)), wide_console()
+            if console.is_terminal:
+                terminal(groups, console)
+            else:
+                print(markdown(groups))
         if self.export is not None:
             print(f"{export(found, self.export)} runs copied to {self.export}", file=shown)
         if failed:

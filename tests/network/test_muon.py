@@ -54,6 +54,20 @@ def test_the_update_has_the_singular_vectors_of_the_momentum() -> None:
         assert (values - values.diag().diag()).abs().max() < 1e-4
 
 
+@pytest.mark.parametrize("shape", [(2, 16, 144), (1, 24, 24), (2, 64, 576), (1, 30, 12)])
+@pytest.mark.parametrize("rank", [None, 3])
+def test_the_iterations_are_those_of_the_paper(shape: tuple[int, int, int], rank: int | None) -> None:
+    """X <- aX + b(XX')X + c(XX')(XX')X, five times, in float64; also where most singular values are 0."""
+    matrices = drawn(*shape)
+    if rank:
+        matrices = matrices[:, :, :rank] @ drawn(shape[0], rank, shape[2], seed=1)
+    expected = matrices.double() / matrices.double().norm(dim=(1, 2), keepdim=True)
+    for _ in range(5):
+        square = expected @ expected.mT
+        expected = 3.4445 * expected - 4.775 * square @ expected + 2.0315 * square @ square @ expected
+    torch.testing.assert_close(orthogonal(matrices, 5).double(), expected, rtol=0, atol=2e-4)
+
+
 def test_a_convolution_is_the_matrix_of_its_outputs() -> None:
     layout = torch.channels_last
     kernel = nn.Parameter(drawn(8, 4, 3, 3).contiguous(memory_format=layout))

@@ -14,7 +14,8 @@ from budgeted import models
 from budgeted.audit import ExecutedOnData, ExecutedOps
 from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.learner import load, save
-from budgeted.learner.parts import matrices_and_rest
+from budgeted.learner.optimizers import make_optimizer, matrices_and_rest
+from budgeted.learner.settings import LearnerSettings
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS
 from budgeted.network.muon import Muon, orthogonal
@@ -120,6 +121,30 @@ def test_convolutions_and_linear_layers_below_the_head_are_matrices() -> None:
     assert {names[id(parameter)] for parameter in rest if parameter.ndim > 1} >= {"head.weight"}
     owners = {model.get_submodule(names[id(parameter)].removesuffix(".weight")) for parameter in matrices}
     assert owners == {m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))} - {model.head}
+
+
+@pytest.mark.parametrize(("side", "share", "left"), [(32, 0.5, 0), (8, 0.5, 6), (8, 2.0, 0), (8, 0.1, 12)])
+def test_a_layer_is_muons_where_its_iterations_are_worth_it(side: int, share: float, left: int) -> None:
+    """ResNet-20 has six convolutions with 64 outputs (one of them reads 32) and six with 32; at 8 x 8 pixels they see
+    2 x 2 and 4 x 4 places."""
+    model = models.build("resnet20", classes=10, input_shape=(3, side, side), seed=0)
+    settings = LearnerSettings(optimizer="muon", muon_share=share)
+    muon = make_optimizer(settings, model, torch.empty(2, 3, side, side, device="meta"))
+    rest, matrices = (group["params"] for group in muon.param_groups)
+    assert len(rest) + len(matrices) == len(list(model.parameters()))
+    kernels = [p for p in rest if p.ndim == 4 and p.shape[2] == 3]
+    assert len(kernels) == left
+    price = OptimizerPrice(Muon(model.parameters()))
+    places = {16: side**2, 32: side**2 // 4, 64: side**2 // 16}
+    for kernel in (p for p in model.parameters() if p.ndim == 4 and p.shape[2] == 3):
+        own = 6 * settings.batch_size * places[len(kernel)] * kernel.numel()
+        assert any(kernel is each for each in kernels) == (price.step([kernel]).real > share * own)
+
+
+def test_vectors_are_not_worth_it() -> None:
+    model = models.build("mlp", classes=10, input_shape=(1, 8, 8), seed=0)
+    muon = make_optimizer(LearnerSettings(optimizer="muon"), model, torch.empty(2, 1, 8, 8, device="meta"))
+    assert not muon.param_groups[1]["params"]
 
 
 @pytest.mark.parametrize("name", ["vanilla", "al-sar"])

@@ -2,8 +2,7 @@
 
 As published, a method has its own selection, retrieval and share of the stream in a batch. On one footing every method
 trains from the memory alone, which is balanced greedily and drawn from by class, so that a method's own idea can be
-told from the company it keeps; that is for methods whose idea is a loss, a term or a second network, and that need no
-samples of the stream in a batch.
+told from the company it keeps; that is for methods whose idea is a loss, a term or a second network.
 
 The learning rate of every row is chosen by one rule, before the table: the better A_AUC of two rates on a shorter
 stream and a seed that is not in the table (`choose-rate`); on a tie the lower one. Methods that are not there yet are
@@ -62,7 +61,7 @@ def on_one_footing() -> list[RunConfig]:
     """Batches from the memory alone, greedy balancing, classes drawn alike where a method defines no retrieval."""
     found = [balanced(cpu_fast("vanilla"))]
     for name in OWN_IDEA:
-        if name not in METHODS or METHODS[name].needs_stream or not METHODS[name].trains:
+        if name not in METHODS or not METHODS[name].trains:
             continue
         config = with_settings(cpu_fast(name), {"method.stream_share": "0", "learner.selection": "greedy-balanced"})
         found.append(config if "retrieval" in METHODS[name].own else balanced(config))

@@ -7,6 +7,7 @@ from budgeted.replay.codec import CODE, CODECS, Codec, Raw
 from budgeted.replay.codecs import Fitted, Half, Jpeg, PictureCodec, Progressive, WebP, Ycc420
 from budgeted.replay.column import LABEL, Column, bytes_per_slot, label_column, slots_for
 from budgeted.replay.importance import LeastImportant
+from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Batch, Memory, Watcher
 from budgeted.replay.mir import MaximallyInterfered, MIRSettings
 from budgeted.replay.retrieval import RETRIEVALS, ClassBalanced, Facts, Retrieval, Uniform
@@ -59,6 +60,7 @@ __all__ = [
     "ShapleySelection",
     "SharedPictures",
     "SimilarityAware",
+    "Slots",
     "Uniform",
     "Unlimited",
     "Watcher",

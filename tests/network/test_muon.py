@@ -113,6 +113,14 @@ def test_its_price_is_what_is_executed_whatever_rests() -> None:
         assert price.step(moving).real == pytest.approx(executed.total, rel=0.01)
 
 
+def test_a_large_matrix_is_priced_without_running_it() -> None:
+    """Its iterations would be 6e12 operations, eight steps of them watched: minutes instead of moments."""
+    large = nn.Parameter(torch.empty(4096, 16384, device="meta"))
+    rows, columns = large.shape
+    products = 17 * 2 * rows**3 + 2 * 2 * rows**2 * columns  # of five iterations
+    assert OptimizerPrice(Muon([large])).step([large]).real == pytest.approx(products, rel=0.01)
+
+
 def test_convolutions_and_linear_layers_below_the_head_are_matrices() -> None:
     model = models.build("vit-tiny", classes=3, input_shape=(3, 32, 32), seed=0)
     matrices, rest = matrices_and_rest(model)

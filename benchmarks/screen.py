@@ -3,8 +3,9 @@
     python benchmarks/screen.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
 
 An average changes nothing in the training, so one run answers for all of them; each is given the bytes of an average in
-bfloat16. Protocol `screening` (bench/recipes.py), with `--full-size` on the network, stream, bytes and compute of the
-paper; a finished OUT.json is left alone. `--mixup` tries a part that is not built.
+bfloat16. Protocol `screening` (bench/recipes.py); `--size full` takes the network, stream, bytes and compute of the paper,
+`third` ResNet-20, a third of the stream, of the steps and of the bytes that are left for samples there. A finished
+OUT.json is left alone. `--mixup` tries a part that is not built.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from budgeted.runs.run import Run
 #: name: decay, warm-up
 AVERAGES = {
     "0.99": (0.99, 10.0),
-    "0.995": (0.995, 10.0),
     "0.998": (0.998, 10.0),
     "0.998, of a 30th": (0.998, 31.0),
-    "0.998, of a 100th": (0.998, 101.0),
+    "0.9995, of a 30th": (0.9995, 31.0),
+    "0.9995, of a 60th": (0.9995, 61.0),
 }
 
 
@@ -53,7 +54,7 @@ def main() -> None:
     parser.add_argument("--retrieval", default="class-balanced")
     parser.add_argument("--codec")
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--full-size", action="store_true")
+    parser.add_argument("--size", choices=("fast", "third", "full"), default="fast")
     parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup")
     given = parser.parse_args()
     if given.out.exists():
@@ -63,11 +64,13 @@ def main() -> None:
         stream=given.stream, seed=given.seed, data=given.data, batch_size=given.batch_size,
         retrieval=given.retrieval, codec=given.codec,
     )  # fmt: skip
-    if given.full_size:
+    if given.size == "full":
         size = full_size(config.method)
         config = replace(
             config, model=size.model, limit=None, compute=size.compute, memory=size.memory, eval_every=2_000
         )
+    if given.size == "third":
+        config = replace(config, limit=16_667, compute="66.1TFLOP", memory="3370000B", eval_every=1_000)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, RunFolder(Path(folder) / "run"), environment(1, "cpu"))
     learner, network = run.learner, run.learner.network

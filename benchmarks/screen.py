@@ -3,9 +3,9 @@
     python benchmarks/screen.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
 
 An average changes nothing in the training, so one run answers for all of them; each is given the bytes of an average in
-bfloat16. Protocol `screening` (bench/recipes.py); `--size full` takes the network, stream, bytes and compute of the paper,
-`third` ResNet-20, a third of the stream, of the steps and of the bytes that are left for samples there. A finished
-OUT.json is left alone. `--mixup` tries a part that is not built.
+bfloat16. Protocol `screening` (bench/recipes.py); `--size full` takes the network, stream, bytes and compute of the
+paper, `third` ResNet-20, a third of the stream, of the steps and of the bytes that are left for samples there. A
+finished OUT.json is left alone. `--mixup` tries a part that is not built.
 """
 
 from __future__ import annotations

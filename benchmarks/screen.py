@@ -2,9 +2,9 @@
 
     python benchmarks/screen.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
 
-An average changes nothing in the training, so one run answers for all of them, and for measured statistics of batch
-norm; each is given the bytes of an average in bfloat16. Protocol `screening` (bench/recipes.py); a finished OUT.json is
-left alone. `--mixup` tries a part that is not built.
+An average changes nothing in the training, so one run answers for all of them; each is given the bytes of an average in
+bfloat16. Protocol `screening` (bench/recipes.py), with `--full-size` on the network, stream, bytes and compute of the
+paper; a finished OUT.json is left alone. `--mixup` tries a part that is not built.
 """
 
 from __future__ import annotations
@@ -24,19 +24,23 @@ from torch import Tensor
 
 from budgeted import streams
 from budgeted.bench.recipes import screening
+from budgeted.bench.win_recipes import full_size
 from budgeted.learner.evaluate import evaluate
 from budgeted.learner.learner import Learner
 from budgeted.network import Average
-from budgeted.network.norms import MeasuredNorms
 from budgeted.problems import Classification
 from budgeted.runs.environment import environment
 from budgeted.runs.folder import RunFolder
 from budgeted.runs.run import Run
 
 #: name: decay, warm-up
-AVERAGES = {"0.99": (0.99, 10.0), "0.995": (0.995, 10.0), "0.998": (0.998, 10.0)}
-NORMED = "0.995"
-"""the average that is also evaluated with measured statistics"""
+AVERAGES = {
+    "0.99": (0.99, 10.0),
+    "0.995": (0.995, 10.0),
+    "0.998": (0.998, 10.0),
+    "0.998, of a 30th": (0.998, 31.0),
+    "0.998, of a 100th": (0.998, 101.0),
+}
 
 
 def main() -> None:
@@ -49,6 +53,7 @@ def main() -> None:
     parser.add_argument("--retrieval", default="class-balanced")
     parser.add_argument("--codec")
     parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--full-size", action="store_true")
     parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup")
     given = parser.parse_args()
     if given.out.exists():
@@ -58,6 +63,11 @@ def main() -> None:
         stream=given.stream, seed=given.seed, data=given.data, batch_size=given.batch_size,
         retrieval=given.retrieval, codec=given.codec,
     )  # fmt: skip
+    if given.full_size:
+        size = full_size(config.method)
+        config = replace(
+            config, model=size.model, limit=None, compute=size.compute, memory=size.memory, eval_every=2_000
+        )
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, RunFolder(Path(folder) / "run"), environment(1, "cpu"))
     learner, network = run.learner, run.learner.network
@@ -94,11 +104,6 @@ def main() -> None:
                 average.follow(learner.model)
                 network.average = average
                 look(name)
-                if name == NORMED:
-                    network.norms = MeasuredNorms(learner.model)
-                    learner.before_prediction()
-                    look(f"{name}, norms of the memory")
-                    network.norms = None
             network.average = own
             print(count, {name: curve[-1] for name, curve in curves.items()}, flush=True)
     found = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from budgeted.bench.fair import CHOSEN_ON, RATE, Rates, at_rate
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu_fast, over_seeds, with_settings
@@ -101,6 +102,39 @@ def win_other_data() -> Recipe:
     return Recipe("Does it hold on data on which nothing was chosen?", over_seeds(configs, (1, 2)))
 
 
+CODECS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("raw", {}),
+    ("jpeg", {"codec.quality": "75"}),
+    ("jpeg", {"codec.quality": "95"}),
+    ("webp", {"codec.quality": "75"}),
+    ("ycc420", {}),
+    ("half", {}),
+    ("progressive", {}),
+)
+CODEC_BYTES = ("2MB", "4MB", "8MB")
+
+
+def codecs_on(samples: int, seeds: tuple[int, ...] = (1,)) -> Recipe:
+    """Our own method with other memories, at the same compute whatever the length of the stream; two codecs also with
+    the stream and the test passed through."""
+    everywhere = {"codec.everywhere": "true"}
+    whole = fast("cram")
+    protocol = replace(whole, limit=samples, eval_every=whole.eval_every * samples // 5_000)
+    configs = [
+        replace(protocol, codec=name, memory=nbytes, settings={**protocol.settings, **settings})
+        for nbytes in CODEC_BYTES
+        for name, settings in CODECS
+    ]
+    configs += [
+        replace(protocol, codec=name, memory=CODEC_BYTES[0], settings={**protocol.settings, **settings, **everywhere})
+        for name, settings in (("jpeg", {"codec.quality": "75"}), ("progressive", {}))
+    ]
+    return Recipe(
+        f"Where does compression pay? Codecs at 2, 4 and 8 MB on {samples:,} samples, ResNet-20, one compute.",
+        over_seeds(configs, seeds),
+    )
+
+
 FROM_WIN_RATES: dict[str, Callable[[Rates], Recipe]] = {"win-cpu": win_cpu}
 """recipes that are made from the records of `win-rates`"""
 WIN: dict[str, Callable[[], Recipe]] = {
@@ -109,4 +143,7 @@ WIN: dict[str, Callable[[], Recipe]] = {
     "win-cpu": lambda: win_cpu({}),
     "win-ablation": win_ablation,
     "win-other-data": win_other_data,
+    "codecs-5000": partial(codecs_on, 5_000),
+    "codecs-10000": partial(codecs_on, 10_000),
+    "codecs-50000": partial(codecs_on, 50_000),
 }

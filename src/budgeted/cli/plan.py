@@ -30,7 +30,7 @@ class PlanCommand:
     --rule paper. What to take for a budget: budgeted plan --recommend --memory 5MB --compute 40TFLOP --limit 10000
     """
 
-    method: str = "al-sar"
+    method: str = "cram"
     """What learns: see `budgeted list methods`."""
     dataset: str = "cifar10"
     """Which data set; without its files a plan goes by its shape and size, and by classes of one size."""

@@ -276,9 +276,13 @@ def slots_beside(fixed: int, learner: Learner, model_name: str, budget: int, rul
     per_slot: int = bytes_per_slot(learner.memory.columns, rule)
     slots: int = (budget - fixed) // per_slot
     if slots < 1:
+        average = learner.network.average
+        without = (
+            "" if average is None else f", about {format_bytes(average.nbytes())} less with --set learner.average=none"
+        )
         raise BudgetedError(
             f"{budget} bytes ({format_bytes(budget)}) do not hold {model_name} and one slot under rule {rule}: "
-            f"the smallest possible budget is {fixed + per_slot}B"
+            f"the smallest possible budget is {fixed + per_slot}B{without}"
         )
     return int(slots)
 

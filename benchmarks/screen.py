@@ -1,6 +1,7 @@
 """Screening: one training, evaluated with several averages of its weights at once.
 
     python benchmarks/screen.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
+    python benchmarks/screen.py results/screening                  the records in a folder, as a table
 
 An average changes nothing in the training, so one run answers for all of them; each is given the bytes of an average in
 bfloat16. Protocol `screening` (bench/recipes.py); `--size full` takes the network, stream, bytes and compute of the
@@ -47,7 +48,7 @@ AVERAGES = {
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", default="")
     parser.add_argument("--stream", default="gaussian")
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -57,8 +58,31 @@ def main() -> None:
     parser.add_argument("--size", choices=("fast", "third", "full"), default="fast")
     parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup")
     given = parser.parse_args()
-    if given.out.exists():
-        return
+    if given.out.is_dir():
+        print(table(given.out))
+    elif not given.out.exists():
+        screen(given)
+
+
+def table(folder: Path) -> str:
+    """A_AUC and A_last of every record without an average, with that of 0.99, and with one over a 30th of the steps."""
+    columns = ("none", "0.99", "0.998, of a 30th")
+    lines = ["| record | changed | slots | steps | A_AUC % | A_last % |", "| --- | --- | ---: | ---: | --- | --- |"]
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        given = found["given"]
+        changed = [*given["set"], *(f"{key}={given[key]}" for key in ("codec", "size") if given.get(key))]
+        changed += [f"batch_size={given['batch_size']}"] if given["batch_size"] != 16 else []
+        accuracies = (
+            " / ".join(f"{found[metric][name]:.1f}" if name in found[metric] else "-" for name in columns)
+            for metric in ("A_AUC", "A_last")
+        )
+        said = ", ".join(changed) or "none"
+        lines.append(f"| {path.stem} | {said} | {found['slots']:,} | {found['steps']:,} | {' | '.join(accuracies)} |")
+    return "\n".join(lines)
+
+
+def screen(given: argparse.Namespace) -> None:
     config = replace(
         screening(dict(pair.split("=", 1) for pair in given.set)),
         stream=given.stream, seed=given.seed, data=given.data, batch_size=given.batch_size,

@@ -66,9 +66,9 @@ class ByHand:
         )
 
 
-@pytest.mark.parametrize("recent", [1, 5])
-def test_stored_logits_are_renewed_as_defined(recent: int) -> None:
-    learner = learner_of(CAMA, own={"recent": recent})
+@pytest.mark.parametrize(("recent", "share"), [(1, 0.375), (5, 0.375), (5, 0.0)])
+def test_stored_logits_are_renewed_as_defined(recent: int, share: float) -> None:
+    learner = learner_of(CAMA, own={"recent": recent, "stream_share": share})
     hand = ByHand(learner, recent)
     feed(learner, 0, 36)
     assert hand.renewed > 200
@@ -138,8 +138,10 @@ def test_slots_at_the_papers_budget(dataset: str, slots: int) -> None:
     assert plan.slots == slots
 
 
-def test_it_resumes_exactly(tmp_path: Path) -> None:
-    assert_resumes_exactly(learner_of(CAMA, own={"recent": 3}), tmp_path / "saved", at=16, end=34)
+@pytest.mark.parametrize("share", [0.375, 0.0])
+def test_it_resumes_exactly(share: float, tmp_path: Path) -> None:
+    own = {"recent": 3, "stream_share": share}
+    assert_resumes_exactly(learner_of(CAMA, own=own), tmp_path / "saved", at=16, end=34)
 
 
 @pytest.mark.parametrize("own", [{"recent": 0}, {"alpha": -1.0}])

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from budgeted import streams
 from budgeted.budget import Budget
 from budgeted.errors import BudgetedError
-from budgeted.learner import Settings
+from budgeted.learner import Learner, Settings
 from budgeted.methods import METHODS, Step
 from budgeted.methods.der import LOGITS, DarkExperienceReplay
 from budgeted.runs.plan import make_plan
@@ -180,6 +180,77 @@ def test_more_classes_than_declared_are_refused() -> None:
     assert learner.arrived == 9
 
 
-def test_a_batch_without_samples_of_the_stream_is_refused() -> None:
-    with pytest.raises(BudgetedError, match=r"raise learner\.batch_size"):
-        learner_of(DER, batch_size=2)
+# -- batches of the memory alone --------------------------------------------------------------------------------------
+
+
+class FirstReplays:
+    """What every slot must hold, written down beside a learner that runs: the logits of its sample's first replay."""
+
+    def __init__(self, learner: Learner) -> None:
+        assert isinstance(learner.method, DarkExperienceReplay)
+        self.learner, self.method = learner, learner.method
+        self.rows: dict[int, list[float]] = {}
+        self.first = self.later = self.late_classes = self.replaced = 0
+        self._loss, self._after_step, self._stored = self.method.loss, self.method.after_step, self.method.stored
+        for verb in ("loss", "after_step", "stored"):
+            setattr(self.method, verb, getattr(self, verb))
+
+    def check(self) -> None:
+        kept = self.learner.memory.gather(np.arange(len(self.learner.memory))).columns[LOGITS]
+        expected = torch.tensor([self.rows[slot] for slot in range(len(kept))])
+        torch.testing.assert_close(kept, expected, rtol=0, atol=0, equal_nan=True)
+
+    def loss(self, step: Step, logits: Tensor) -> Tensor:
+        loss = self._loss(step, logits)
+        if not isinstance(logits, FakeTensor):
+            old = torch.tensor([self.rows[slot] for slot in step.slots.tolist()])
+            known = Step(0, step.slots, step.inputs, step.labels, {LOGITS: old})
+            expected, _ = by_hand(logits.detach().double(), known, self.method.alpha, self.method.beta)
+            assert loss.item() == pytest.approx(expected, rel=1e-4)
+        return loss
+
+    def after_step(self, step: Step, logits: Tensor) -> None:
+        assert step.new == 0
+        for slot, row in zip(step.slots.tolist(), logits.tolist(), strict=True):
+            if math.isnan(self.rows[slot][0]):
+                self.rows[slot] = [*row, *[NAN] * (4 - len(row))]
+                self.first += 1
+            else:
+                self.later += 1
+                self.late_classes += math.isnan(self.rows[slot][len(row) - 1])
+        self._after_step(step, logits)
+        self.check()
+
+    def stored(self, slot: int, place: int | None) -> None:
+        assert place is None
+        self.replaced += slot in self.rows
+        self.rows[slot] = [NAN] * 4
+        self._stored(slot, place)
+        self.check()
+
+
+@pytest.mark.parametrize("retrieval", ["uniform", "class-balanced"])
+def test_without_samples_of_the_stream_a_slot_keeps_the_logits_of_its_first_replay(retrieval: str) -> None:
+    learner = learner_of(DER(stream_share=0.0).with_parts(retrieval=retrieval), slots=14)
+    hand = FirstReplays(learner)
+    feed(learner, 0, 40)
+    assert learner.steps == 40
+    assert min(hand.first, hand.replaced) > 10
+    assert hand.later > 100
+    assert hand.late_classes > 10  # a class that came after the first replay stays unknown
+
+
+def test_a_batch_too_small_for_samples_of_the_stream_is_of_the_memory_alone() -> None:
+    learner = learner_of(DER, batch_size=2)
+    hand = FirstReplays(learner)
+    feed(learner, 0, 20)
+    assert learner.stream_batch == 0
+    assert min(hand.first, hand.later) > 5
+
+
+def test_without_samples_of_the_stream_it_charges_what_it_executes() -> None:
+    assert_charged_as_executed(learner_of(DER(stream_share=0.0)))
+
+
+def test_without_samples_of_the_stream_it_resumes_exactly(tmp_path: Path) -> None:
+    assert_resumes_exactly(learner_of(DER, own={"stream_share": 0.0}), tmp_path / "saved", at=16, end=34)

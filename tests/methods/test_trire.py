@@ -19,7 +19,8 @@ from budgeted.errors import BudgetedError
 from budgeted.learner import Learner, LearnerSettings, Settings
 from budgeted.methods import METHODS, Step
 from budgeted.methods.masks import masked_weights
-from budgeted.methods.trire import RETAIN, REVISE, REWIND, TriRE, extracted
+from budgeted.methods.task_part import extracted
+from budgeted.methods.trire import RETAIN, REVISE, REWIND, TriRE
 from budgeted.registry import load
 from budgeted.runs.plan import make_plan
 from budgeted.runs.run import start

@@ -202,7 +202,7 @@ class ByHand:
     def __init__(self, learner: OnAll) -> None:
         self.learner, self.method, self.gamma = learner, technique_of(learner), technique_of(learner).gamma
         self.replays: dict[int, int] = {}
-        self.renewed = self.kept = self.at_boundary = self.limited = 0
+        self.renewed = self.kept = self.at_boundary = self.limited = self.first = 0
         self._after_step, self._end_task, self._stored = (
             self.method.after_step,
             self.method.end_task,
@@ -227,6 +227,10 @@ class ByHand:
         expected, past = self.rows(), self.method.starts[-1]
         chance = copy.deepcopy(self.learner.generators["technique"])
         labels = step.labels.tolist()
+        for k, slot in enumerate(step.slots.tolist()):
+            if self.learner.stream_batch == 0 and math.isnan(expected[slot][0]):  # its first replay
+                self.first += 1
+                expected[slot] = self._of_new(logits[k].tolist(), labels[k])
         old = [k for k in range(len(step.slots)) if labels[step.new + k] < past] if past < 4 else []
         luck: list[float] = chance.random(len(old)).tolist() if old else []
         for k, drawn in zip(old, luck, strict=True):
@@ -256,17 +260,22 @@ class ByHand:
         self.check(expected)
 
     def stored(self, slot: int, place: int | None) -> None:
-        newest, past = self.method._newest, self.method.starts[-1]
+        newest = self.method._newest
         label = int(self.learner.memory.labels[slot])
         self.replays.pop(slot, None)
         self._stored(slot, place)
         if place is None or newest is None:
             return
-        row = newest[place].tolist()
+        row = self._of_new(newest[place].tolist(), label)
+        assert self.rows()[slot] == pytest.approx(row, rel=1e-4, abs=1e-5)
+
+    def _of_new(self, row: list[float], label: int) -> list[float]:
+        """What is stored of a sample that had nothing: of one of the present, rows of the past are lowered."""
+        past = self.method.starts[-1]
         if 0 < past <= label:
             before, row[:past] = row[:past], lowered(row[:past], row[label], self.gamma)
             self.limited += before != row[:past]
-        assert self.rows()[slot] == pytest.approx(row, rel=1e-4, abs=1e-5)
+        return row
 
 
 class OnAll(Learner):
@@ -288,6 +297,16 @@ def test_stored_logits_are_renewed_in_the_right_rows(gamma: float) -> None:
     feed(learner, 0, 60, task=14)
     assert technique_of(learner).starts == [0, 2, 4]
     assert min(hand.renewed, hand.kept, hand.at_boundary) > 5
+    assert hand.limited > 1
+
+
+def test_without_samples_of_the_stream_the_first_replay_is_what_a_slot_keeps() -> None:
+    learner = learner_of(X_DER, own={"gamma": 0.3, "stream_share": 0.0}, kind=OnAll, slots=14)
+    assert isinstance(learner, OnAll)
+    hand = ByHand(learner)
+    feed(learner, 0, 60, task=14)
+    assert technique_of(learner).starts == [0, 2, 4]
+    assert min(hand.first, hand.renewed, hand.kept, hand.at_boundary) > 5
     assert hand.limited > 1
 
 
@@ -347,6 +366,11 @@ def test_bytes_are_those_of_what_is_kept() -> None:
 
 def test_it_resumes_exactly(tmp_path: Path) -> None:
     assert_resumes_exactly(learner_of(X_DER), tmp_path / "saved", at=16, end=34, task=14)
+
+
+def test_without_samples_of_the_stream_it_charges_what_it_executes_and_resumes_exactly(tmp_path: Path) -> None:
+    assert_charged_as_executed(learner_of(X_DER, own={"stream_share": 0.0}), count=24, task=10)
+    assert_resumes_exactly(learner_of(X_DER, own={"stream_share": 0.0}), tmp_path / "saved", at=16, end=30, task=14)
 
 
 def test_classes_beyond_those_declared_are_refused() -> None:

@@ -14,7 +14,8 @@ from budgeted import models
 from budgeted.audit import ExecutedOnData, ExecutedOps
 from budgeted.budget.optimizer import OptimizerPrice
 from budgeted.learner import load, save
-from budgeted.learner.parts import matrices_and_rest
+from budgeted.learner.optimizers import make_optimizer, matrices_and_rest
+from budgeted.learner.settings import LearnerSettings
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS
 from budgeted.network.muon import Muon, orthogonal
@@ -52,6 +53,20 @@ def test_the_update_has_the_singular_vectors_of_the_momentum() -> None:
         values = u.mT @ found @ v.mT
         assert ((values.diag() > 0.6) & (values.diag() < 1.3)).all()
         assert (values - values.diag().diag()).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(2, 16, 144), (1, 24, 24), (2, 64, 576), (1, 30, 12)])
+@pytest.mark.parametrize("rank", [None, 3])
+def test_the_iterations_are_those_of_the_paper(shape: tuple[int, int, int], rank: int | None) -> None:
+    """X <- aX + b(XX')X + c(XX')(XX')X, five times, in float64; also where most singular values are 0."""
+    matrices = drawn(*shape)
+    if rank:
+        matrices = matrices[:, :, :rank] @ drawn(shape[0], rank, shape[2], seed=1)
+    expected = matrices.double() / matrices.double().norm(dim=(1, 2), keepdim=True)
+    for _ in range(5):
+        square = expected @ expected.mT
+        expected = 3.4445 * expected - 4.775 * square @ expected + 2.0315 * square @ square @ expected
+    torch.testing.assert_close(orthogonal(matrices, 5).double(), expected, rtol=0, atol=2e-4)
 
 
 def test_a_convolution_is_the_matrix_of_its_outputs() -> None:
@@ -98,6 +113,14 @@ def test_its_price_is_what_is_executed_whatever_rests() -> None:
         assert price.step(moving).real == pytest.approx(executed.total, rel=0.01)
 
 
+def test_a_large_matrix_is_priced_without_running_it() -> None:
+    """Its iterations would be 6e12 operations, eight steps of them watched: minutes instead of moments."""
+    large = nn.Parameter(torch.empty(4096, 16384, device="meta"))
+    rows, columns = large.shape
+    products = 17 * 2 * rows**3 + 2 * 2 * rows**2 * columns  # of five iterations
+    assert OptimizerPrice(Muon([large])).step([large]).real == pytest.approx(products, rel=0.01)
+
+
 def test_convolutions_and_linear_layers_below_the_head_are_matrices() -> None:
     model = models.build("vit-tiny", classes=3, input_shape=(3, 32, 32), seed=0)
     matrices, rest = matrices_and_rest(model)
@@ -106,6 +129,30 @@ def test_convolutions_and_linear_layers_below_the_head_are_matrices() -> None:
     assert {names[id(parameter)] for parameter in rest if parameter.ndim > 1} >= {"head.weight"}
     owners = {model.get_submodule(names[id(parameter)].removesuffix(".weight")) for parameter in matrices}
     assert owners == {m for m in model.modules() if isinstance(m, (nn.Conv2d, nn.Linear))} - {model.head}
+
+
+@pytest.mark.parametrize(("side", "share", "left"), [(32, 0.5, 0), (8, 0.5, 6), (8, 2.0, 0), (8, 0.1, 12)])
+def test_a_layer_is_muons_where_its_iterations_are_worth_it(side: int, share: float, left: int) -> None:
+    """ResNet-20 has six convolutions with 64 outputs (one of them reads 32) and six with 32; at 8 x 8 pixels they see
+    2 x 2 and 4 x 4 places."""
+    model = models.build("resnet20", classes=10, input_shape=(3, side, side), seed=0)
+    settings = LearnerSettings(optimizer="muon", muon_share=share)
+    muon = make_optimizer(settings, model, torch.empty(2, 3, side, side, device="meta"))
+    rest, matrices = (group["params"] for group in muon.param_groups)
+    assert len(rest) + len(matrices) == len(list(model.parameters()))
+    kernels = [p for p in rest if p.ndim == 4 and p.shape[2] == 3]
+    assert len(kernels) == left
+    price = OptimizerPrice(Muon(model.parameters()))
+    places = {16: side**2, 32: side**2 // 4, 64: side**2 // 16}
+    for kernel in (p for p in model.parameters() if p.ndim == 4 and p.shape[2] == 3):
+        own = 6 * settings.batch_size * places[len(kernel)] * kernel.numel()
+        assert any(kernel is each for each in kernels) == (price.step([kernel]).real > share * own)
+
+
+def test_vectors_are_not_worth_it() -> None:
+    model = models.build("mlp", classes=10, input_shape=(1, 8, 8), seed=0)
+    muon = make_optimizer(LearnerSettings(optimizer="muon"), model, torch.empty(2, 1, 8, 8, device="meta"))
+    assert not muon.param_groups[1]["params"]
 
 
 @pytest.mark.parametrize("name", ["vanilla", "al-sar"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from budgeted.bench.bongard_recipes import KINDS, drawn_questions, paper_prices, paper_questions
@@ -251,37 +250,6 @@ def bongard_paper(name: str, title: str, items: str = "") -> Recipe:
     return Recipe(f"The paper's table of {title}: LLaVA-1.5-7B with LoRA, with and without aL.", runs, paper_prices)
 
 
-CODECS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("raw", {}),
-    ("jpeg", {"codec.quality": "75"}),
-    ("jpeg", {"codec.quality": "95"}),
-    ("webp", {"codec.quality": "75"}),
-    ("ycc420", {}),
-    ("half", {}),
-    ("progressive", {}),
-)
-CODEC_BYTES = ("2MB", "4MB", "8MB")
-
-
-def codecs_on(samples: int, seeds: Sequence[int]) -> Recipe:
-    """Class-balanced replay from compressed memories; two codecs also with the stream and the test passed through."""
-    everywhere = {"codec.everywhere": "true"}
-    protocol = replace(balanced(cpu("vanilla")), limit=samples)
-    configs = [
-        replace(protocol, codec=name, memory=nbytes, settings=settings)
-        for nbytes in CODEC_BYTES
-        for name, settings in CODECS
-    ]
-    configs += [
-        replace(protocol, codec=name, memory=CODEC_BYTES[0], settings={**settings, **everywhere})
-        for name, settings in (("jpeg", {"codec.quality": "75"}), ("progressive", {}))
-    ]
-    return Recipe(
-        f"Where does compression pay? Codecs at 2, 4 and 8 MB on {samples:,} samples, ResNet-20, class-balanced.",
-        over_seeds(configs, seeds),
-    )
-
-
 DATASET_STREAMS = (
     *((name, order) for order in ("disjoint", "gaussian") for name in (
         "cifar10", "svhn", "mnist", "fashion-mnist", "notmnist", "tinyimagenet",
@@ -292,14 +260,14 @@ DATASET_STREAMS = (
 
 def on_datasets() -> Recipe:
     """Small enough for all of them: what each data set is like, not what a method can reach."""
-    protocol = RunConfig(
-        model="cnn8", slots=200, iterations=1.0, limit=1_000, eval_every=250, eval_samples=1_000,
+    vanilla = RunConfig(
+        method="vanilla", model="cnn8", slots=200, iterations=1.0, limit=1_000, eval_every=250, eval_samples=1_000,
         settings={"learner.autocast": "bfloat16"},
     )  # fmt: skip
     runs = [
         replace(config, dataset=name, stream=order, size=32 if name == "tinyimagenet" else None)
         for name, order in DATASET_STREAMS
-        for config in (replace(protocol, method="vanilla"), balanced(replace(protocol, method="vanilla")), protocol)
+        for config in (vanilla, balanced(vanilla), replace(vanilla, method="al-sar"))
     ]
     return Recipe("Does every data set run, and what comes of 1,000 samples of it?", over_seeds(runs, (1, 2)))
 
@@ -324,9 +292,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "bongard-drawn": bongard_drawn,
     "bongard-hoi": lambda: bongard_paper("bongard-hoi", "Bongard-HOI"),
     "bongard-openworld": lambda: bongard_paper("bongard-openworld", "Bongard-OpenWorld", "?items=every"),
-    "codecs-5000": partial(codecs_on, 5_000, (1, 2, 3)),
-    "codecs-10000": partial(codecs_on, 10_000, (1, 2)),
-    "codecs-50000": partial(codecs_on, 50_000, (1,)),
     **paper_recipes(),
     **measured_recipes(),
 }

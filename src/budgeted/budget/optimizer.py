@@ -57,7 +57,8 @@ class OptimizerPrice:
                 if id(parameter) in wanted:
                     key = number, tuple(parameter.shape)
                     if key not in self._of_shape:
-                        self._of_shape[key] = _watched_step(self._optimizer, group, key[1])
+                        # without data: a large matrix would take long to iterate on
+                        self._of_shape[key] = _watched_step(self._optimizer, group, key[1], device="meta")
                     operations += self._of_shape[key]
         return Cost(0, operations)
 
@@ -67,19 +68,21 @@ def _per_element(optimizer: Optimizer, group: dict[str, Any]) -> float:
     return _watched_step(optimizer, group, (_TINY,), least=_TINY) / _TINY
 
 
-def _watched_step(optimizer: Optimizer, group: dict[str, Any], shape: tuple[int, ...], least: int = 0) -> int:
+def _watched_step(
+    optimizer: Optimizer, group: dict[str, Any], shape: tuple[int, ...], *, least: int = 0, device: str = "cpu"
+) -> int:
     """Operations of one step on a parameter of this shape, those on tensors of fewer than `least` elements left out."""
     accepted = inspect.signature(type(optimizer).__init__).parameters
     anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in accepted.values())
     settings = {key: value for key, value in group.items() if key != "params" and (anything or key in accepted)}
     settings.update({key: value for key, value in _PLAIN_LOOP.items() if key in settings})
     settings = {key: float(v) if isinstance(v, torch.Tensor) else v for key, v in settings.items()}
-    parameter = nn.Parameter(torch.full(shape, 0.5))
+    parameter = nn.Parameter(torch.full(shape, 0.5, device=device))
     ops: list[Op] = []
     try:
         copy = type(optimizer)([parameter], **settings)
         for _ in range(_STEPS):
-            parameter.grad = torch.full(shape, 0.25)
+            parameter.grad = torch.full(shape, 0.25, device=device)
             ops = trace_call(copy.step)
     except Exception as error:
         reason = (str(error).strip().splitlines() or ["no reason given"])[0]

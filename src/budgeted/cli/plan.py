@@ -30,12 +30,12 @@ class PlanCommand:
     --rule paper. What to take for a budget: budgeted plan --recommend --memory 5MB --compute 40TFLOP --limit 10000
     """
 
-    method: str = "al-sar"
+    method: str = "cram"
     """What learns: see `budgeted list methods`."""
     dataset: str = "cifar10"
-    """Which data set's shape and size; nothing is read from disk, unless the codec's slots differ in bytes."""
+    """Which data set; without its files a plan goes by its shape and size, and by classes of one size."""
     data: str | None = None
-    """Folder with the data sets, from which such slots are estimated; the user's cache folder if not given."""
+    """Folder with the data sets, whose labels say what arrives when; the user's cache folder if not given."""
     stream: str = "gaussian"
     """In which order samples arrive: gaussian, disjoint, blurry or domain; what some methods cost depends on it."""
     model: str = ""
@@ -64,6 +64,8 @@ class PlanCommand:
     """Samples between two evaluations, before which some methods train."""
     limit: int | None = None
     """Samples of the stream, if not the whole training set."""
+    seed: int = 1
+    """Of the run: in which order its samples arrive, where the data are there."""
     set: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="KEY=VALUE")] = ()
     """Any other setting."""
     measure: bool = True
@@ -93,6 +95,7 @@ class PlanCommand:
             problem=self.problem,
             retrieval=self.retrieval,
             limit=self.limit,
+            seed=self.seed,
             settings=with_pairs({}, self.set),
         )
         plan = make_plan(
@@ -107,6 +110,7 @@ class PlanCommand:
             rule=self.rule,
             stream=self.stream,
             eval_every=self.eval_every,
+            seed=self.seed,
             problem=config.problem,
             measure=self.measure,
             dataset=self._data_if_there,
@@ -117,7 +121,7 @@ class PlanCommand:
             _print(plan)
 
     def _data_if_there(self) -> streams.Dataset | None:
-        """Pictures to estimate slots from; without them a plan says that it does not know."""
+        """What arrives when, and pictures to estimate slots from; without them a plan goes by what is usual."""
         try:
             return streams.load(self.dataset, self.data, test=False)
         except BudgetedError:

@@ -41,7 +41,7 @@ _WIDE = 120  # columns from which there is room for everything
 class RunCommand:
     """Learn from a stream within a budget of compute and bytes; everything goes into a folder.
 
-    Example: budgeted run --method al-sar --dataset digits --stream gaussian --model resnet20 --iterations 1 --slots 200
+    Example: budgeted run --method cram --dataset digits --stream gaussian --model resnet20 --iterations 1 --slots 200
     --seed 1 --out runs/first. A killed run goes on with `budgeted run --resume FOLDER` and ends as if never killed.
     """
 

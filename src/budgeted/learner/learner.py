@@ -1,6 +1,6 @@
 """The one loop: a learner that takes a stream, one labelled sample at a time, inside its budget.
 
-    learner = Learner("resnet20", "al-sar", budget="200GFLOP", memory="2MB")
+    learner = Learner("resnet20", budget="200GFLOP", memory="2MB")
     for image, label in stream:
         learner.learn(image, label)
         ...
@@ -47,7 +47,7 @@ class Learner(Lends):
     def __init__(
         self,
         model: nn.Module | str,
-        method: Method | type[Method] | str,
+        method: Method | type[Method] | str = "cram",
         data: Data = None,
         *,
         budget: Budget | Compute | str | None = None,
@@ -65,7 +65,8 @@ class Learner(Lends):
         """
         model: a torch module, or the name of one, which is drawn from the seed. For classification it ends in a linear
             layer, which gets a row for every new class.
-        method: what to store, replay, freeze and minimise: a name, a class, or one like it (each learner has its own).
+        method: what to store, replay, freeze and minimise: a name, a class, or one like it (each learner has its own);
+            our own, CRAM, if not given.
         data: the shape of images to be classified, (3, 32, 32) if not given; more facts of them, or of samples that are
             no images; or a problem of another kind.
         budget: compute that the ledger refuses to exceed, a total such as "200GFLOP" or a rate such as "2GFLOP/sample";

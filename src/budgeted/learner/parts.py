@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
 from budgeted.budget.account import Account
 from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
 from budgeted.learner.hardest import refuse_unless_drawn_alone
+from budgeted.learner.optimizers import make_optimizer
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
 from budgeted.network.average import Averaged
-from budgeted.network.muon import Muon
 from budgeted.network.norms import MeasuredNorms
 from budgeted.network.rates import Rates
 from budgeted.network.schedule_free import PointOfAverage, ScheduleFree
@@ -106,8 +105,8 @@ class Parts:
             )
         layout = torch.channels_last if _channels_last(model, own) else torch.contiguous_format
         model = model.to(device, memory_format=layout)  # type: ignore[call-overload]
-        optimizer = make_optimizer(own, model)
         example = learner.problem.example(2)
+        optimizer = make_optimizer(own, model, example)
         freezing = LayerFreezing(
             model,
             self._policy(),
@@ -219,35 +218,6 @@ class Parts:
         if name in ("random", "adaptive"):
             given.setdefault("seed", self.learner.seed)
         return policy(name, **given)
-
-
-def make_optimizer(settings: LearnerSettings, model: nn.Module) -> Optimizer:
-    parameters, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
-    if settings.optimizer == "muon":
-        matrices, rest = matrices_and_rest(model)
-        return Muon(
-            [{"params": rest, "orthogonal": False}, {"params": matrices}],
-            rate,
-            momentum=settings.muon_momentum,
-            iterations=settings.muon_iterations,
-            weight_decay=decay,
-        )
-    if settings.optimizer == "schedule-free":
-        return ScheduleFree(parameters, rate, weight_decay=decay, power=settings.free_power)
-    if settings.optimizer == "sgd":
-        return torch.optim.SGD(parameters, rate, momentum=settings.momentum, weight_decay=decay, fused=True)
-    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(parameters, rate, weight_decay=decay, fused=True)
-
-
-def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Weights of convolutions and linear layers, and all others: among them those of the last linear layer, whose rows
-    are classes."""
-    layers = [module for module in model.modules() if isinstance(module, (nn.Linear, _ConvNd))]
-    head = next((module for module in reversed(layers) if isinstance(module, nn.Linear)), None)
-    wanted = {id(module.weight) for module in layers if module is not head}
-    parameters = list(model.parameters())
-    return [p for p in parameters if id(p) in wanted], [p for p in parameters if id(p) not in wanted]
 
 
 def make_average(settings: LearnerSettings, model: nn.Module, optimizer: Optimizer, seed: int) -> Averaged | None:

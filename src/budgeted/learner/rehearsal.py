@@ -51,6 +51,8 @@ class Course:
     """samples that have arrived when a task ends"""
     evaluations: tuple[int, ...]
     """samples that have arrived when an evaluation comes"""
+    known: bool = False
+    """whether these labels will arrive, and not just such as them"""
 
     def mean_rows(self, trains: bool, power: float = 1.0) -> int:
         """Classes that have been met when a step is run, in the mean: with the stream, at its pace, or at the next
@@ -108,14 +110,16 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
     assert isinstance(tally, _Tally)
     parts = max(1, min(_PARTS, count // 2))
     begins = 0 if count <= parts * _STEPS else 0.5  # of a short stream every step is run
+    # without stretches, whose ends are rounded
+    whole = not learner.method.trains or (course.known and not begins and learner.pace.power == 1)
     evaluations, boundaries = {*course.evaluations}, {*course.boundaries}
     of_parts: list[dict[Purpose, Cost]] = []  # of a step in each part of the stream
     beside: list[Cost] = []  # at the ends of the parts
     before, until = (0, dict(tally.of_steps)), 0
     power, learner.pace.power = learner.pace.power, 1.0  # its own steps are even
-    learner.iterations = float(not learner.method.trains)  # one that trains for evaluations runs all of its steps
+    learner.iterations = float(whole)  # one that trains for evaluations runs all of its steps, too
     for arrived, label in enumerate(course.labels.tolist(), start=1):
-        if learner.method.trains and not until and arrived > (len(of_parts) + begins) * count / parts:
+        if not whole and not until and arrived > (len(of_parts) + begins) * count / parts:
             before, until = (learner.steps, dict(tally.of_steps)), learner.steps + _STEPS
             learner.iterations = 1.0
         known = learner.problem.row(label)
@@ -132,6 +136,8 @@ def rehearse(build: Callable[..., Learner], course: Course) -> Rehearsed:
             learner.end_task()
         while len(beside) < parts and arrived >= (len(beside) + 1) * count // parts:
             beside.append(learner.ledger.spent - total(tally.of_steps.values()))
+    if course.known:
+        learner.flush()
     learner.close()
     if not of_parts or not all(of_parts):  # no step came while the stream ran
         anywhere = _mean_since((0, {}), (learner.steps, tally.of_steps))

@@ -43,6 +43,9 @@ class LearnerSettings:
     """of muon"""
     muon_iterations: int = limited(5, "from 1 to 100")
     """Newton-Schulz iterations of muon, which are charged"""
+    muon_share: float = limited(0.5, "0 or more")
+    """of a layer's forward and backward that its iterations may cost; where they cost more, because a batch uses the
+    weights at few places (small pictures, vectors), adamw steps the layer"""
     free_power: float = limited(0.0, "from 0 to 100")
     """of schedule-free: above 0 late steps weigh more in the average, by their number to this power"""
     schedule: Schedule = "constant"

@@ -8,6 +8,7 @@ that keep their logits:
 
 The replayed samples go to the two halves in turn, so that a retrieval that draws in order of a score favours neither.
 A class that was not known when a sample was stored has no stored logit (NaN in the slot) and no part in the mean.
+Where batches are of the memory alone, a slot gets the logits of its sample's first replay.
 
 Cost: as ER, plus a few operations per stored logit. Bytes: four per class and slot, for the declared classes.
 Deviations, ours / paper / published code: docs/methods/der.md.
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from budgeted.limits import limited
 from budgeted.methods.method import METHODS, Method, Named, Step
-from budgeted.replay import Column, Selection
+from budgeted.replay import Column, Selection, Slots
 
 LOGITS = "logits"
 
@@ -35,7 +36,7 @@ LOGITS = "logits"
 class DarkExperienceReplay(Method):
     """dark experience replay: labels and the logits of the past are replayed"""
 
-    needs_classes = needs_stream = True
+    needs_classes = True
     selection: Named[Selection] = "reservoir"
     stream_share: float = 0.375
 
@@ -66,18 +67,22 @@ class DarkExperienceReplay(Method):
 
     def after_step(self, step: Step, logits: Tensor) -> None:
         self._newest = logits[: step.new].float()
+        if self.learner.stream_batch == 0:
+            first = self.learner.run("backward", torch.isnan, step.columns[LOGITS][:, 0]).cpu()
+            self.keep(step.slots[first.numpy()], logits.float()[first.to(logits.device)])
 
     def stored(self, slot: int, place: int | None) -> None:
         """The logits of the last step on the sample; none if it was stored without one."""
-        memory = self.learner.memory
-        row = torch.full((1, self.classes), math.nan, device=memory.device)
-        if place is not None and self._newest is not None:
-            row[0, : self._newest.shape[1]] = self._newest[place].to(memory.device)
-        memory.write(LOGITS, np.array([slot]), row)
+        newest = None if place is None or self._newest is None else self._newest[[place]]
+        self.keep(np.array([slot]), torch.empty(1, 0) if newest is None else newest)
+
+    def keep(self, slots: Slots, logits: Tensor) -> None:
+        """Store these logits; classes that have none yet are not known."""
+        memory, unknown = self.learner.memory, self.classes - logits.shape[1]
+        memory.write(LOGITS, slots, F.pad(logits.to(memory.device), (0, unknown), value=math.nan))
 
     def _distillation(self, step: Step, logits: Tensor) -> Tensor:
         """Mean squared distance to the stored logits, over those that are known."""
         stored = step.columns[LOGITS][1::2, : logits.shape[1]].to(logits.device)
         known = ~stored.isnan()
-        distances = torch.where(known, logits - stored, 0.0).square()
-        return distances.sum() / known.sum().clamp(min=1)
+        return torch.where(known, logits - stored, 0.0).square().sum() / known.sum().clamp(min=1)

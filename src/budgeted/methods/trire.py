@@ -37,8 +37,9 @@ from torch import Tensor
 from budgeted.errors import BudgetedError
 from budgeted.limits import limited
 from budgeted.methods.lent import LentToMethod
-from budgeted.methods.masks import masked_weights, strongest
+from budgeted.methods.masks import masked_weights
 from budgeted.methods.method import METHODS, Method, Named, Step
+from budgeted.methods.task_part import count_wins, directed, extracted, go_back
 from budgeted.network.head import carried_over
 from budgeted.replay import Selection
 
@@ -120,7 +121,7 @@ class TriRE(Method):
             (inputs, rows), self._apart = self._apart, None
             on_stream = network.gradients("backward", inputs, lambda outputs: problem.loss(outputs, inputs, rows))
         given = ([kept.get(name) for name in gradients] for kept in (gradients, on_stream, self.shared, self.task))
-        self.learner.run("backward", directed, *given, self.phase, network.loss_scale)
+        self.learner.run("backward", directed, *given, self.phase == REVISE, self.phase == REWIND, network.loss_scale)
 
     @torch.no_grad()
     def after_step(self, step: Step, logits: Tensor) -> None:
@@ -206,44 +207,3 @@ class TriRE(Method):
         new = [path for path in self.wins if path not in self._watched]
         network.note_features(new, _ACTIVITY)
         self._watched += new
-
-
-def directed(
-    gradients: list[Tensor], on_stream: list[Tensor | None], shared: list[Tensor | None], task: list[Tensor | None],
-    phase: int, scale: float,
-) -> None:  # fmt: skip
-    """Weights without a mask learn from both; of the others, those inside S from what is replayed, but in rewind, those
-    outside from the stream, in revise the task's part of them."""
-    for gradient, given, held, own in zip(gradients, on_stream, shared, task, strict=True):
-        if held is not None and own is not None:
-            free = own & ~held if phase == REVISE else ~held
-            if given is not None:
-                gradient.mul_(torch.zeros_like(held) if phase == REWIND else held)
-                given = given * free
-            else:
-                gradient.mul_(free)
-        if given is not None:
-            gradient.add_(given, alpha=scale)
-
-
-def extracted(
-    weight: Tensor, gradient: Tensor, wins: Tensor, past: Tensor, draws: Tensor, channels: int, count: int,
-    dropout: float,
-) -> Tensor:  # fmt: skip
-    """Mask of a task's part of a layer: of the channels that won most, less those dropped as winners of earlier tasks,
-    the weights with the highest |w| + |gradient|."""
-    staying = draws < torch.exp(-dropout * past / past.max().clamp(min=1))
-    scores = torch.where(staying, wins, wins - wins.max() - 1)  # one that is dropped stands behind all others
-    winning = strongest(scores, channels)
-    importance = (weight.abs() + gradient.abs()).flatten(1)
-    return strongest(importance.masked_fill(~winning[:, None], -torch.inf), count).view(weight.shape)
-
-
-def count_wins(wins: Tensor, feature: Tensor, winning: int) -> None:
-    """Of every sample, the channels that are most active anywhere."""
-    activity = feature.amax(1) if feature.ndim == 3 else feature.flatten(2).amax(2) if feature.ndim > 2 else feature
-    wins += torch.zeros_like(activity).scatter_(1, activity.topk(winning, 1).indices, 1.0).sum(0)
-
-
-def go_back(weight: Tensor, before: Tensor, shared: Tensor) -> None:
-    weight.copy_(torch.where(shared, weight, before))

@@ -33,8 +33,7 @@ from budgeted.methods.der import LOGITS, DarkExperienceReplay
 from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Step
 from budgeted.problems.batches import joined
-from budgeted.replay import Column
-from budgeted.replay.membership import Slots
+from budgeted.replay import Column, Slots
 
 REPLAYS = "replays"
 _MOST_REPLAYS = 255  # that a byte counts
@@ -141,8 +140,8 @@ class ExtendedDarkExperienceReplay(DarkExperienceReplay):
         luck = torch.from_numpy(self.learner.generator("technique").random(len(old))).to(replays.device)
         chosen = old[luck * replays < 1]
         if len(chosen):
-            slots, stored = step.slots[chosen.numpy(force=True)], step.columns[LOGITS][chosen]
-            self._transplant(slots, stored, new[chosen], labels[chosen], past)
+            slots = step.slots[chosen.numpy(force=True)]
+            self._transplant(slots, memory.read(LOGITS, slots), new[chosen], labels[chosen], past)
 
     def end_task(self) -> None:
         """What the memory holds of the past is renewed; what was the present becomes the past, if two rows or more are
@@ -159,13 +158,18 @@ class ExtendedDarkExperienceReplay(DarkExperienceReplay):
 
     def stored(self, slot: int, place: int | None) -> None:
         super().stored(slot, place)
-        memory, past, where = self.learner.memory, self.starts[-1], np.array([slot])
-        memory.write(REPLAYS, where, torch.zeros(1, dtype=torch.uint8))
-        label = int(memory.labels[slot])
-        if 0 < past <= label:
-            row = memory.gather(where).columns[LOGITS]
-            row[:, :past] = self.learner.run("backward", below, row[:, :past], row[:, label : label + 1], self.gamma)
-            memory.write(LOGITS, where, row)
+        self.learner.memory.write(REPLAYS, np.array([slot]), torch.zeros(1, dtype=torch.uint8))
+
+    def keep(self, slots: Slots, logits: Tensor) -> None:
+        """Of samples of the present, those of the past are scaled down."""
+        super().keep(slots, logits)
+        memory, past = self.learner.memory, self.starts[-1]
+        present = slots[memory.labels[slots] >= past]
+        if past and present.size:
+            rows, labels = memory.read(LOGITS, present), torch.from_numpy(memory.labels[present].astype(np.int64))
+            truth = rows.gather(1, labels[:, None].to(rows.device))
+            rows[:, :past] = self.learner.run("backward", below, rows[:, :past], truth, self.gamma)
+            memory.write(LOGITS, present, rows)
 
     def _transplant(self, slots: Slots, stored: Tensor, new: Tensor, labels: Tensor, first: int) -> None:
         """Rows from `first` on are as the model says now; a sample that has no logits gets none."""

@@ -8,7 +8,7 @@ A convolution is the matrix of its outputs by all that one of them reads. The fa
 usually are (Liu et al. 2025), so that one rate serves both. Matrices of one shape are iterated together.
 
 torch.optim.Muon takes matrices alone and iterates in bfloat16; this iterates in float32. What the iterations cost is
-priced by shape: about a tenth of a step of a small residual network on 16 images.
+priced by shape: about a twentieth of a step of a small residual network on 16 images.
 """
 
 from __future__ import annotations
@@ -114,12 +114,23 @@ class Muon(Optimizer):
 
 
 def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
-    """[count, rows, columns]: each with its singular values near 1, by Newton-Schulz iterations."""
+    """[count, rows, columns]: each with its singular values near 1, by Newton-Schulz iterations.
+
+    An iteration multiplies by a polynomial of the matrix times its transpose. All of them are multiplied together on
+    that small square, which follows by itself, and meet the matrix once: for a convolution of 3 x 3, with nine times as
+    many columns as rows, less than half of the operations.
+    """
     tall = matrices.shape[1] > matrices.shape[2]
     found = matrices.mT if tall else matrices
     found = found / torch.linalg.vector_norm(found, dim=(1, 2), keepdim=True).clamp(min=1e-7)
     a, b, c = _QUINTIC
-    for _ in range(iterations):
-        gram = found @ found.mT
-        found = torch.baddbmm(found, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return found.mT if tall else found
+    square = found @ found.mT
+    whole = None
+    for left in reversed(range(iterations)):
+        factor = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        factor.diagonal(dim1=1, dim2=2).add_(a)
+        whole = factor if whole is None else factor @ whole
+        if left:
+            square = factor @ square @ factor
+    moved: Tensor = found if whole is None else whole @ found
+    return moved.mT if tall else moved

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from budgeted.later import later
 from budgeted.replay.codec import CODE, CODECS, Codec, Raw
 from budgeted.replay.column import LABEL, Column, bytes_per_slot, label_column, slots_for
+from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Batch, Memory, Watcher
 from budgeted.replay.retrieval import RETRIEVALS, ClassBalanced, Facts, Retrieval, Uniform
 from budgeted.replay.selection import (
@@ -64,6 +65,7 @@ __all__ = [
     "ShapleySelection",
     "SharedPictures",
     "SimilarityAware",
+    "Slots",
     "Uniform",
     "Unlimited",
     "Watcher",

@@ -376,6 +376,11 @@ class Memory:
         """Copies of what these slots hold, as the codec's `decode` takes it."""
         return self._storage.encoded(slots)
 
+    def read(self, name: str, slots: Slots) -> torch.Tensor:
+        """A copy of what a column holds for some slots, without their samples."""
+        tensor = self._storage.tensors[name]
+        return tensor.index_select(0, torch.from_numpy(slots).to(tensor.device))
+
     def write(self, name: str, slots: npt.NDArray[np.integer], values: torch.Tensor) -> None:
         """Replace what a column holds for some occupied slots (renewed logits, for example)."""
         index = torch.from_numpy(slots.astype(np.int64, copy=False))

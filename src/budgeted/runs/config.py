@@ -38,8 +38,9 @@ CONFIG_SEAL = "config_sha256"
 class RunConfig:
     """One run: a method on a stream within a budget."""
 
-    method: str = "al-sar"
-    """What learns: see `budgeted list methods`; your own as FILE.py:NAME or package.module:NAME."""
+    method: str = "cram"
+    """What learns: see `budgeted list methods` (cram is ours, al-sar the paper's); your own as FILE.py:NAME or
+    package.module:NAME."""
     dataset: str = "digits"
     """What it learns from: a name of `budgeted list datasets`, folder:PATH, manifest:FILE, wds:PATTERN, hf:NAME, an
     .npz file, or FILE.py:NAME."""

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -26,7 +27,7 @@ from budgeted.network.expandable import Expandable
 from budgeted.problems import PROBLEMS, Problem
 from budgeted.replay import CODECS, Codec, Column, bytes_per_slot
 from budgeted.runs.typical import Typical, typical_of
-from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream
+from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream, stream_of
 
 # what the paper's tables count for a model: parameters (a shortcut without parameters, no head) and layers
 PAPER_COPIES = {"ewc": 2, "bic": 1, "ccl-dc": 1, "egeria": 1}
@@ -91,10 +92,24 @@ def course_of(info: DatasetInfo, samples: int, order: str, eval_every: int) -> C
         raise BudgetedError(f"a plan goes over at most {MOST_PLANNED:,} samples: give a lower --limit")
     even = np.arange(samples) % info.classes
     domains = np.arange(samples) * info.domains // samples
-    stream = make_stream(order, even, 0, domains=domains)
-    boundaries = boundaries_of(stream)
+    return course_along(make_stream(order, even, 0, domains=domains), even, eval_every)
+
+
+def course_along(stream: Stream, labels: npt.NDArray[np.int64], eval_every: int, *, known: bool = False) -> Course:
+    """Of a stream over samples of these classes."""
+    boundaries, samples = boundaries_of(stream), len(stream)
     evaluations = tuple(sorted({*range(eval_every, samples + 1, eval_every), *boundaries, samples}))
-    return Course(even[stream.indices], boundaries, evaluations)
+    return Course(labels[stream.indices], boundaries, evaluations, known)
+
+
+def course_in(data: Dataset, samples: int, order: str, seed: int, eval_every: int) -> Course | None:
+    """The course of a run over these data, whose labels say what arrives when; none where the data do not say it, or
+    where there are not so many samples."""
+    labels = data.train_labels
+    if data.sequential or not data.classes <= samples <= len(labels):
+        return None
+    limit = samples if samples < len(labels) else None
+    return course_along(stream_of(data, order, seed, limit=limit), labels, eval_every, known=True)
 
 
 class Planner:
@@ -261,9 +276,13 @@ def slots_beside(fixed: int, learner: Learner, model_name: str, budget: int, rul
     per_slot: int = bytes_per_slot(learner.memory.columns, rule)
     slots: int = (budget - fixed) // per_slot
     if slots < 1:
+        average = learner.network.average
+        without = (
+            "" if average is None else f", about {format_bytes(average.nbytes())} less with --set learner.average=none"
+        )
         raise BudgetedError(
             f"{budget} bytes ({format_bytes(budget)}) do not hold {model_name} and one slot under rule {rule}: "
-            f"the smallest possible budget is {fixed + per_slot}B"
+            f"the smallest possible budget is {fixed + per_slot}B{without}"
         )
     return int(slots)
 
@@ -302,7 +321,9 @@ def make_plan(
 ) -> Plan:
     """Work out slots, steps, cost and time; needs no data on disk. `measure` rehearses what the method itself runs.
 
-    dataset: loads the data if they are there, from which slots that differ in bytes are estimated; not asked otherwise.
+    dataset: loads the data if they are there. Slots that differ in bytes are estimated from them, and what the steps
+        cost is rehearsed with their labels in the order of arrival. How many steps a budget pays for is not: a run
+        does not know what is to arrive.
     """
     samples = info.train_size if samples is None else samples
     if samples < 1:
@@ -313,6 +334,7 @@ def make_plan(
         method, info, model_name, settings=settings, samples=samples, order=stream, eval_every=eval_every, seed=seed,
         problem=problem,
     )  # fmt: skip
+    data = dataset() if measure or planner.varying else None
     learner, growth = planner.learner(rows=info.classes, slots=None if planner.varying else 1), 0
     if budget.bytes is not None or planner.varying:
         terms = planner.terms(budget.without_compute(), slots, 1.0, rule)
@@ -321,20 +343,28 @@ def make_plan(
     if planner.varying and (budget.bytes is not None or slots is not None):
         room = slots * raw_bytes(learner) if slots is not None else 0
         items["memory"] = room if budget.bytes is None else budget.bytes - sum(items.values())
-        found = dataset()
-        typical = None if found is None else typical_of(learner, found)
+        typical = None if data is None else typical_of(learner, data)
     elif slots is not None:
         items["memory"] = slots * bytes_per_slot(learner.memory.columns, rule)
+    course = None if data is None or not measure else course_in(data, samples, stream, seed, eval_every)
+    if course is not None and iterations is not None:
+        planner.course, course = course, None
     if measure:
         rehearsed, pace = planner.rehearsed(slots, budget.bytes), planner.measured[1]
     else:
         nominal = learner.network.nominal(settings.learner.batch_size)
         rehearsed, pace = Rehearsed(nominal, {}, (total(nominal.values()),), (Cost(0, 0),)), None
+    paid_for = math.inf
     if budget.compute is not None and iterations is None:
-        iterations = iterations_within(rehearsed, budget.compute.over(samples), samples)
+        compute = budget.compute.over(samples)
+        iterations = paid_for = iterations_within(rehearsed, compute, samples)
+        if course is not None:  # of which a run knows nothing: its steps are as many, and may be dearer
+            planner.course = course
+            rehearsed = planner.rehearsed(slots, budget.bytes)
+            paid_for = iterations_within(rehearsed, compute, samples)
     if iterations is None:
         raise BudgetedError("a plan needs iterations per sample or a compute budget: give --iterations or --compute")
-    steps = int(samples * iterations + 1e-6)
+    steps = int(samples * min(iterations, paid_for) + 1e-6)
     in_a_step = rehearsed.spread(steps)
     spent = total(in_a_step.values()) * steps
     return Plan(

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from budgeted.bench.measured import MEASUREMENTS
 from budgeted.bench.places_of_work import LocalProcesses
 from budgeted.bench.protocols import at_seeds
 from budgeted.bench.recipe_costs import cost_of, price
-from budgeted.bench.sweep import MOST_LOSSES, export, identity, places, sweep
+from budgeted.bench.sweep import MOST_LOSSES, Place, export, identity, places, sweep
 from budgeted.bench.sweep_table import Seen, SweepTable
 from budgeted.cli import main
 from budgeted.cli.sweep import part_of
@@ -221,6 +222,21 @@ def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
     assert (seen[0].samples, seen[0].of, seen[0].share) == (60, 60, 1.0)
     assert seen[0].a_auc == pytest.approx(json.loads(next(out.glob("*/summary.json")).read_text())["a_auc"])
     assert table.seconds_left(seen) is None  # nothing has moved since it was made
+
+
+def test_an_interrupted_sweep_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> Iterator[tuple[Place, str | None]]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("budgeted.cli.sweep.measured_rate", lambda: 1e9)
+    monkeypatch.setattr("budgeted.cli.sweep.sweep", interrupted)
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    assert main(["sweep", f"{own}:mine", "--out", str(tmp_path / "runs")]) == 130
+    assert capsys.readouterr().err.endswith("1 missing: the same command goes on from here\nbudgeted: interrupted\n")
 
 
 def test_the_live_table_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

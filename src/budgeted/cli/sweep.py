@@ -73,10 +73,13 @@ class Sweep:
             return self._instead(chosen, shown)
         if not self.show:
             self._say_cost(chosen, runs, shown)
-        failed = [] if self.show else self._sweep(runs, shown)
+        try:
+            failed = [] if self.show else self._sweep(runs, shown)
+        except KeyboardInterrupt:
+            print(f"{_counted(places(runs, self.out))}: the same command goes on from here", file=shown)
+            raise
         found = places(runs, self.out)
-        states = Counter(place.state for place in found)
-        print(", ".join(f"{count} {state}" for state, count in sorted(states.items())), file=shown)
+        print(_counted(found), file=shown)
         finished = [place.folder for place in found if place.state == "finished"]
         if finished:
             groups, console = group_runs(find_runs(finished)), wide_console()
@@ -128,6 +131,11 @@ class Sweep:
                 if error is not None:
                     failed.append(f"{place.folder.name}: {error}")
         return failed
+
+
+def _counted(found: Sequence[Place]) -> str:
+    states = Counter(place.state for place in found)
+    return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
 """Screening: one training, evaluated with several averages of its weights at once.
 
     python benchmarks/screen.py OUT.json --data DIR --seed 11 --set learner.learning_rate=1e-3
+    python benchmarks/screen.py results/screening                  the records in a folder, as a table
 
 An average changes nothing in the training, so one run answers for all of them; each is given the bytes of an average in
-bfloat16. Protocol `screening` (bench/recipes.py), with `--full-size` on the network, stream, bytes and compute of the
-paper; a finished OUT.json is left alone. `--mixup` tries a part that is not built.
+bfloat16. Protocol `screening` (bench/recipes.py); `--size full` takes the network, stream, bytes and compute of the
+paper, `third` ResNet-20, a third of the stream, of the steps and of the bytes that are left for samples there. A
+finished OUT.json is left alone. `--mixup` tries a part that is not built.
 """
 
 from __future__ import annotations
@@ -36,38 +38,63 @@ from budgeted.runs.run import Run
 #: name: decay, warm-up
 AVERAGES = {
     "0.99": (0.99, 10.0),
-    "0.995": (0.995, 10.0),
     "0.998": (0.998, 10.0),
     "0.998, of a 30th": (0.998, 31.0),
-    "0.998, of a 100th": (0.998, 101.0),
+    "0.9995, of a 30th": (0.9995, 31.0),
+    "0.9995, of a 60th": (0.9995, 61.0),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--data", required=True)
+    parser.add_argument("--data", default="")
     parser.add_argument("--stream", default="gaussian")
     parser.add_argument("--seed", type=int, default=11)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--retrieval", default="class-balanced")
     parser.add_argument("--codec")
     parser.add_argument("--set", action="append", default=[])
-    parser.add_argument("--full-size", action="store_true")
+    parser.add_argument("--size", choices=("fast", "third", "full"), default="fast")
     parser.add_argument("--mixup", type=float, default=0.0, help="alpha of mixup")
     given = parser.parse_args()
-    if given.out.exists():
-        return
+    if given.out.is_dir():
+        print(table(given.out))
+    elif not given.out.exists():
+        screen(given)
+
+
+def table(folder: Path) -> str:
+    """A_AUC and A_last of every record without an average, with that of 0.99, and with one over a 30th of the steps."""
+    columns = ("none", "0.99", "0.998, of a 30th")
+    lines = ["| record | changed | slots | steps | A_AUC % | A_last % |", "| --- | --- | ---: | ---: | --- | --- |"]
+    for path in sorted(folder.glob("*.json")):
+        found = json.loads(path.read_text())
+        given = found["given"]
+        changed = [*given["set"], *(f"{key}={given[key]}" for key in ("codec", "size") if given.get(key))]
+        changed += [f"batch_size={given['batch_size']}"] if given["batch_size"] != 16 else []
+        accuracies = (
+            " / ".join(f"{found[metric][name]:.1f}" if name in found[metric] else "-" for name in columns)
+            for metric in ("A_AUC", "A_last")
+        )
+        said = ", ".join(changed) or "none"
+        lines.append(f"| {path.stem} | {said} | {found['slots']:,} | {found['steps']:,} | {' | '.join(accuracies)} |")
+    return "\n".join(lines)
+
+
+def screen(given: argparse.Namespace) -> None:
     config = replace(
         screening(dict(pair.split("=", 1) for pair in given.set)),
         stream=given.stream, seed=given.seed, data=given.data, batch_size=given.batch_size,
         retrieval=given.retrieval, codec=given.codec,
     )  # fmt: skip
-    if given.full_size:
+    if given.size == "full":
         size = full_size(config.method)
         config = replace(
             config, model=size.model, limit=None, compute=size.compute, memory=size.memory, eval_every=2_000
         )
+    if given.size == "third":
+        config = replace(config, limit=16_667, compute="66.1TFLOP", memory="3370000B", eval_every=1_000)
     with tempfile.TemporaryDirectory() as folder:
         run = Run(config, RunFolder(Path(folder) / "run"), environment(1, "cpu"))
     learner, network = run.learner, run.learner.network

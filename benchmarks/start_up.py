@@ -1,7 +1,8 @@
 """What it takes to begin: CPU seconds of `budgeted --help`, of every list, and of importing the learner beside torch.
 
-Every command is run several times in a process of its own and the least counts: what comes on top is other work of
-the machine. Bytecode is kept in a folder of this benchmark, as an installed package has it.
+Every command is run several times as a process of its own, from its start to the end of its teardown, and the least
+counts: what comes on top is other work of the machine. The commands take turns, so that a busy minute falls on all of
+them. Bytecode is kept in a folder of this benchmark, as an installed package has it.
 
     python benchmarks/start_up.py --json results/timing/start_up.json
 """
@@ -24,17 +25,13 @@ from budgeted.runs.environment import environment
 MOST_SECONDS, MOST_RATIO = 0.5, 1.1
 
 
-def cpu_seconds(command: list[str], times: int, cache: str) -> float:
+def cpu_seconds(command: list[str], cache: str) -> float:
     """Of the command and what it starts."""
     surroundings = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-    found = []
-    for number in range(times + 1):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, check=True, capture_output=True, env={**surroundings, "PYTHONPYCACHEPREFIX": cache})
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if number:  # the first one writes the bytecode
-            found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(found)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True, env={**surroundings, "PYTHONPYCACHEPREFIX": cache})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:
@@ -48,7 +45,12 @@ def main() -> None:
     commands["import torch"] = [python, "-c", "import torch"]
     commands["from budgeted import Learner"] = [python, "-c", "from budgeted import Learner"]
     with tempfile.TemporaryDirectory() as cache:
-        seconds = {name: cpu_seconds(command, arguments.times, cache) for name, command in commands.items()}
+        for command in commands.values():  # writes the bytecode
+            cpu_seconds(command, cache)
+        rounds = [
+            {name: cpu_seconds(command, cache) for name, command in commands.items()} for _ in range(arguments.times)
+        ]
+    seconds = {name: min(each[name] for each in rounds) for name in commands}
     for name, spent in seconds.items():
         print(f"{spent:6.3f} s  {name}")
     ratio = seconds["from budgeted import Learner"] / seconds["import torch"]

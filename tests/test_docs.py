@@ -24,7 +24,7 @@ from budgeted.budget.trace import Op, Value
 from budgeted.cli.commands import read
 from budgeted.cli.run import RunCommand
 from budgeted.cli.set_argument import with_pairs
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.learner import Augmentation, LearnerSettings
 from budgeted.learner.settings import setting_names
 from budgeted.methods import METHODS

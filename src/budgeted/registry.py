@@ -50,25 +50,34 @@ class Registry(Mapping[str, T], Generic[T]):
         self._base = base
         self._group = f"budgeted.{group}"
         self._known: dict[str, T] = {}
-        self._families: dict[str, Callable[[T], T]] = {}
+        self._written_in: dict[str, str] = {}  # names of ours whose modules are imported when one is asked for
+        self._families: dict[str, str] = {}
+
+    def later(self, package: str, files: Mapping[str, tuple[str, ...]]) -> None:
+        """The names that modules of the package register, each imported when one of its names is asked for; lists have
+        this order."""
+        self._written_in |= {name: f"{package}.{file}" for file, names in files.items() for name in names}
 
     def register(self, name: str) -> Callable[[T], T]:
         """Give what follows a name; one name stands for one thing."""
 
         def add(thing: T) -> T:
-            if name in self._known and self._known[name] is not thing:
+            module = getattr(thing, "__module__", None)
+            if self._written_in.get(name, module) != module or self._known.get(name, thing) is not thing:
                 raise BudgetedError(f"there is a {self.kind} {name!r} already: choose another name")
             self._known[name] = thing
             return thing
 
         return add
 
-    def family(self, prefix: str, over: Callable[[T], T]) -> None:
-        """`prefix` before the name of any other one stands for what `over` makes of that one."""
+    def family(self, prefix: str, over: str) -> None:
+        """`prefix` before the name of any other one stands for what `over`, a `module:NAME`, makes of that one."""
         self._families[prefix] = over
 
     def __getitem__(self, name: str) -> T:
         """By name, by `module:NAME` or by `file.py:NAME`; an unknown name says which is near."""
+        if name not in self._known and name in self._written_in:
+            importlib.import_module(self._written_in[name])
         if name in self._known:
             return self._known[name]
         for entry in entry_points(group=self._group, name=name):
@@ -76,7 +85,8 @@ class Registry(Mapping[str, T], Generic[T]):
             return found
         prefix, rest = self.apart(name)
         if prefix and rest in self:
-            return self._families[prefix](self[rest])
+            made: T = load(self._families[prefix])(self[rest])
+            return made
         if ":" in name:
             return self._given(name)
         raise UnknownName(self.kind, name, [*self, *(prefix + each for each in self if prefix)])
@@ -103,7 +113,7 @@ class Registry(Mapping[str, T], Generic[T]):
         is called so by itself is no member of a family."""
         file = source_of(name)
         for prefix in self._families:
-            if name.startswith(prefix) and name not in self._known and not (file is not None and file.exists()):
+            if name.startswith(prefix) and name not in self._ours() and not (file is not None and file.exists()):
                 return prefix, name.removeprefix(prefix)
         return "", name
 
@@ -118,15 +128,20 @@ class Registry(Mapping[str, T], Generic[T]):
     def __contains__(self, name: object) -> bool:
         """Whether it is known, or written as one of a user's own; nothing is loaded to tell."""
         return isinstance(name, str) and (
-            name in self._known
+            name in self._ours()
             or ":" in name
             or any(entry_points(group=self._group, name=name))
             or (bool((apart := self.apart(name))[0]) and apart[1] in self)
         )
 
     def __iter__(self) -> Iterator[str]:
-        yield from self._known
-        yield from (entry.name for entry in entry_points(group=self._group) if entry.name not in self._known)
+        ours = self._ours()
+        yield from ours
+        yield from (entry.name for entry in entry_points(group=self._group) if entry.name not in ours)
+
+    def _ours(self) -> dict[str, None]:
+        """Names that are registered, or will be."""
+        return dict.fromkeys([*self._written_in, *self._known])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

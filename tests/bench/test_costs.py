@@ -20,7 +20,7 @@ from budgeted.bench.published import MULTIPLIERS, PAPER_SETTINGS, POLICY_RUNS, S
 from budgeted.bench.slot_costs import slot_row
 from budgeted.budget import RULES, Budget
 from budgeted.cli import main
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.learner import Settings
 from budgeted.methods import METHODS
 from budgeted.runs.plan import make_plan

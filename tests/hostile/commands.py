@@ -23,7 +23,7 @@ from budgeted import models, streams
 from budgeted.bench.recipes import RECIPES
 from budgeted.cli import main
 from budgeted.errors import BudgetedError
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.learner.settings import from_pairs, setting_names
 from budgeted.methods import METHODS
 from budgeted.replay import RETRIEVALS, SELECTIONS

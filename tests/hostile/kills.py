@@ -22,7 +22,7 @@ import torch
 
 from budgeted import models
 from budgeted.bench import sweep as sweeps
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.learner import DataFacts, Learner, load, save
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.learner import LearnerSettings, Settings
 from budgeted.methods import METHODS
 from budgeted.replay.retrieval import RETRIEVALS

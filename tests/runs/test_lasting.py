@@ -16,7 +16,7 @@ from torch import Tensor
 from budgeted import streams
 from budgeted.budget import Budget, Compute
 from budgeted.cli import main
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.methods import METHODS, Step
 from budgeted.methods.er import ER
 from budgeted.runs import run as runs

@@ -19,7 +19,7 @@ from budgeted.bench.sparse_costs import sparse_share
 from budgeted.budget import RULES, Budget, Purpose, Rule
 from budgeted.errors import BudgetedError
 from budgeted.freezing import AdaptivePrefix, Egeria, TaskCorrelated
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.learner import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.methods.clib import SampleWiseImportance

@@ -5,8 +5,8 @@ trains from the memory alone, which is balanced greedily and drawn from by class
 told from the company it keeps; that is for methods whose idea is a loss, a term or a second network.
 
 The learning rate of every row is chosen by one rule, before the table: the better A_AUC of two rates on a shorter
-stream and a seed that is not in the table (`choose-rate`); on a tie the lower one. Methods that are not there yet are
-left out, and are taken up by their names when they are.
+stream and a seed that is not in the table (`choose-rate`); on a tie the lower one. Forwards are in bfloat16. Methods
+that are not there yet are left out, and are taken up by their names when they are.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from budgeted.bench.protocols import (
     Recipe,
     at_equal_compute,
     balanced,
-    cpu_fast,
+    fast,
     over_seeds,
     with_settings,
 )
@@ -52,25 +52,25 @@ Rates = Mapping[str, str]
 
 def published() -> list[RunConfig]:
     """Every method that is there as its authors have it; Vanilla with balanced classes and with a plain reservoir."""
-    vanilla = cpu_fast("vanilla")
+    vanilla = fast("vanilla")
     controls = [balanced(vanilla), with_settings(vanilla, {"learner.selection": "reservoir"})]
-    return [at_equal_compute(each) for each in [*(cpu_fast(name) for name in COMPARED if name in METHODS), *controls]]
+    return [at_equal_compute(each) for each in [*(fast(name) for name in COMPARED if name in METHODS), *controls]]
 
 
 def on_one_footing() -> list[RunConfig]:
     """Batches from the memory alone, greedy balancing, classes drawn alike where a method defines no retrieval."""
-    found = [balanced(cpu_fast("vanilla"))]
+    found = [balanced(fast("vanilla"))]
     for name in OWN_IDEA:
         if name not in METHODS or not METHODS[name].trains:
             continue
-        config = with_settings(cpu_fast(name), {"method.stream_share": "0", "learner.selection": "greedy-balanced"})
+        config = with_settings(fast(name), {"method.stream_share": "0", "learner.selection": "greedy-balanced"})
         found.append(config if "retrieval" in METHODS[name].own else balanced(config))
     return [at_equal_compute(each) for each in found]
 
 
 def er_at_the_steps_of(other: RunConfig, iterations_of: Callable[[RunConfig], float]) -> RunConfig:
     """ER with as many steps as another method can pay for: what that method's choice is worth, apart from its price."""
-    return replace(cpu_fast("er"), iterations=round(iterations_of(other), 4))
+    return replace(fast("er"), iterations=round(iterations_of(other), 4))
 
 
 def planned_iterations(config: RunConfig) -> float:
@@ -85,7 +85,7 @@ def planned_iterations(config: RunConfig) -> float:
 
 def choose_rate() -> Recipe:
     total = parse_compute(EQUAL_COMPUTE)
-    part = total.amount * CHOSEN_AT // (cpu_fast("er").limit or 1)
+    part = total.amount * CHOSEN_AT // (fast("er").limit or 1)
     rows = {row_of(config): config for config in (*published(), *on_one_footing())}
     shorter = [replace(config, limit=CHOSEN_AT, compute=f"{part}FLOP") for config in rows.values()]
     return Recipe(

@@ -50,6 +50,15 @@ def cpu_fast(method: str, stream: str = "gaussian", *, settings: Mapping[str, st
     return replace(cpu(method, stream, settings=settings), limit=5_000)
 
 
+LOWER_PRECISION = {"learner.autocast": "bfloat16"}
+"""of forwards, of all methods alike: about a third less time, and the same operations"""
+
+
+def fast(method: str) -> RunConfig:
+    """Protocol `cpu-fast` in lower precision."""
+    return cpu_fast(method, settings=LOWER_PRECISION)
+
+
 def over_seeds(configs: Sequence[RunConfig], seeds: Sequence[int]) -> tuple[RunConfig, ...]:
     """Seed by seed, so that an experiment that is cut short has the same seeds of everything."""
     return tuple(replace(config, seed=seed) for seed in seeds for config in configs)

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from budgeted import models, streams
+from budgeted.bench.speed import seconds_of
 from budgeted.bench.sweep_table import length, said_time
 from budgeted.budget import format_compute, parse_compute, total
 from budgeted.freezing.step_prices import StepPrices
@@ -25,8 +26,6 @@ from budgeted.runs.config import RunConfig
 FLOP_OF_A_MAC = 2
 _REFERENCE = ("resnet20", (3, 32, 32), 10)
 _TIMED_STEPS = 4
-START_SECONDS = 5
-"""of a run, until its first sample"""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class RecipeCost:
         return self.training + self.evaluation
 
     def seconds(self, rate: float) -> float:
-        return self.total / rate + START_SECONDS * self.runs
+        return seconds_of(self.total, self.runs, rate)
 
     def said(self, rate: float) -> str:
         text = (

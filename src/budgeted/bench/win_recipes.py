@@ -1,9 +1,8 @@
 """Recipes of our own method beside the paper's and class-balanced replay, at the same bytes and executed compute.
 
-Forwards of these runs are in bfloat16, of all methods alike: about a third less time, and the same operations. The
-baselines get the learning rate that is best for them of four, chosen as in the fair table on a seed that is in no table
-(`win-rates`): once as they are, and once with averaged weights, so that what is ours and what is tuning can be told
-apart.
+Forwards of these runs are in bfloat16. The baselines get the learning rate that is best for them of four, chosen as in
+the fair table on a seed that is in no table (`win-rates`): once as they are, and once with averaged weights, so that
+what is ours and what is tuning can be told apart.
 """
 
 from __future__ import annotations
@@ -13,14 +12,21 @@ from dataclasses import replace
 from functools import partial
 
 from budgeted.bench.fair import CHOSEN_ON, RATE, Rates, at_rate
-from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu_fast, over_seeds, with_settings
+from budgeted.bench.protocols import (
+    LOWER_PRECISION,
+    Recipe,
+    at_equal_compute,
+    balanced,
+    fast,
+    over_seeds,
+    with_settings,
+)
 from budgeted.runs.config import RunConfig
 
 FULL_COMPUTE = "336.38TFLOP"
 """what Vanilla executes at the paper's size, 171.94 TMAC nominal, under rule `real`"""
 CPU_COMPUTE = "39.69TFLOP"
 """what Vanilla executes under protocol `cpu`"""
-LOWER_PRECISION = {"learner.autocast": "bfloat16"}
 AVERAGED = {"learner.average": "bfloat16"}
 RATES = ("3e-4", "1e-3", "2e-3", "4e-3")
 STREAMS = ("gaussian", "disjoint")
@@ -52,20 +58,20 @@ def win_full_size() -> Recipe:
     return Recipe("Our own method at the paper's size and budget: both streams.", tuple(runs))
 
 
+def spending(method: str) -> RunConfig:
+    return at_equal_compute(fast(method))
+
+
 def baselines(protocol: Callable[[str], RunConfig]) -> list[RunConfig]:
     """aL-SAR and class-balanced Vanilla, as they are and with averaged weights."""
     plain = [protocol("al-sar"), balanced(protocol("vanilla"))]
     return [*plain, *(with_settings(config, AVERAGED) for config in plain)]
 
 
-def fast(method: str) -> RunConfig:
-    return at_equal_compute(cpu_fast(method, settings=LOWER_PRECISION))
-
-
 def win_rates() -> Recipe:
     return Recipe(
         "Which learning rate suits aL-SAR and class-balanced replay, with and without averaged weights?",
-        over_seeds([with_settings(each, {RATE: rate}) for each in baselines(fast) for rate in RATES], (CHOSEN_ON,)),
+        over_seeds([with_settings(each, {RATE: rate}) for each in baselines(spending) for rate in RATES], (CHOSEN_ON,)),
     )
 
 
@@ -74,7 +80,7 @@ def win_cpu(rates: Rates) -> Recipe:
     configs = [
         replace(each, stream=stream, limit=10_000, compute=CPU_COMPUTE)
         for stream in STREAMS
-        for each in [fast("cram"), *(at_rate(baseline, rates) for baseline in baselines(fast))]
+        for each in [spending("cram"), *(at_rate(baseline, rates) for baseline in baselines(spending))]
     ]
     return Recipe(
         "What is ours, and what is tuning? Beside baselines at their best rates, with and without averaged weights.",
@@ -83,7 +89,7 @@ def win_cpu(rates: Rates) -> Recipe:
 
 
 def win_ablation() -> Recipe:
-    whole = fast("cram")
+    whole = spending("cram")
     without = [with_settings(whole, change) for change in ONE_LESS]
     others = [replace(whole, codec="raw"), replace(whole, retrieval="uniform")]
     return Recipe(
@@ -97,7 +103,7 @@ def win_other_data() -> Recipe:
     configs = [
         replace(config, dataset=name, limit=samples, compute=compute)
         for name, (samples, compute) in OTHER_DATA.items()
-        for config in (fast("cram"), fast("vanilla"), balanced(fast("vanilla")), fast("al-sar"))
+        for config in (spending("cram"), spending("vanilla"), balanced(spending("vanilla")), spending("al-sar"))
     ]
     return Recipe("Does it hold on data on which nothing was chosen?", over_seeds(configs, (1, 2)))
 
@@ -118,7 +124,7 @@ def codecs_on(samples: int, seeds: tuple[int, ...] = (1,)) -> Recipe:
     """Our own method with other memories, at the same compute whatever the length of the stream; two codecs also with
     the stream and the test passed through."""
     everywhere = {"codec.everywhere": "true"}
-    whole = fast("cram")
+    whole = spending("cram")
     protocol = replace(whole, limit=samples, eval_every=whole.eval_every * samples // 5_000)
     configs = [
         replace(protocol, codec=name, memory=nbytes, settings={**protocol.settings, **settings})

@@ -7,6 +7,7 @@ parts of their own the list is made anew. After a change of ours, `python -m bud
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -18,6 +19,7 @@ from rich import box
 from rich.table import Table
 from tyro.conf import Positional, arg
 
+from budgeted.bench.speed import kept_rate, measured_rate, seconds_of
 from budgeted.cli.console import wide_console
 from budgeted.errors import BudgetedError
 
@@ -34,21 +36,21 @@ class List:
     """What to list: methods, datasets, models, freezing, retrieval, selection, codecs, problems, streams or recipes."""
     json: bool = False
     """Print JSON for a script."""
-    hours: bool = False
-    """With recipes: how long each would take one core of this machine, whose speed is measured first."""
+    measure: bool = False
+    """With recipes: measure the speed of this machine anew. It is measured once and kept otherwise."""
 
     def run_(self) -> None:
         rows = _known(self.what)
         if self.what == "recipes":
-            rows = _with_costs(rows, self.hours, self.json)
-        elif self.hours:
-            raise BudgetedError("--hours is for `budgeted list recipes`")
+            rows = _with_costs(rows, self._speed(), self.json)
+        elif self.measure:
+            raise BudgetedError("--measure is for `budgeted list recipes`")
         if self.json:
             print(json.dumps(rows, indent=1))
             return
         table = Table(box=box.SIMPLE_HEAD)
-        for column in rows[0]:
-            table.add_column(column)
+        for column in rows[0]:  # the first is typed again: it is never cut
+            table.add_column(column, no_wrap=column == "name", max_width=_NARROW.get(column))
         for row in rows:
             table.add_row(*(str(value) for value in row.values()))
         console = wide_console()
@@ -59,6 +61,13 @@ class List:
             )
         elif self.what in _GROUPS:
             console.print("your own: FILE.py:NAME or package.module:NAME", highlight=False)
+
+    def _speed(self) -> float:
+        found = None if self.measure else kept_rate()
+        if found is None:
+            print("measuring the speed of this machine, which is kept", file=sys.stderr)
+            found = measured_rate()
+        return found
 
 
 Rows = list[dict[str, Any]]
@@ -116,7 +125,7 @@ def _models() -> Rows:
 
 
 def _freezing() -> Rows:
-    from budgeted.freezing.registry import POLICIES
+    from budgeted.freezing.policies import POLICIES
 
     return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()]
 
@@ -162,23 +171,29 @@ COSTS = "recipe_costs.json"
 """Operations of each recipe's runs, which takes minutes to find out; written with the lists."""
 
 
-def _with_costs(rows: Rows, hours: bool, exact: bool) -> Rows:
-    """A column of the compute that each recipe takes at most, evaluations included, and one of hours if asked."""
+def _with_costs(rows: Rows, speed: float, exact: bool) -> Rows:
+    """Columns of what each recipe takes at most, evaluations included: compute, and hours of one core here."""
     costs = json.loads((files(__package__) / COSTS).read_text(encoding="utf-8"))
-    speed = 0.0
-    if hours:
-        from budgeted.bench.recipe_costs import rate
-
-        speed = rate()
     found: Rows = []
     for row in rows:
         cost = costs.get(row["name"])
-        known: dict[str, Any] = {"FLOP, at most": cost if exact else _compute(cost)}
-        if hours:
-            known["hours here"] = None if cost is None else round(cost / speed / 3600, 1 if cost / speed > 3600 else 2)
-        question = row["question"]
-        found.append({**{key: row[key] for key in ("name", "runs")}, **known, "question": question})
+        hours = None if cost is None else seconds_of(cost, row["runs"], speed) / 3600
+        said: tuple[Any, Any] = (cost, hours) if exact else (_compute(cost), _hours(hours))
+        found.append({
+            "name": row["name"], "runs": row["runs"], "FLOP, at most": said[0], "hours here": said[1],
+            "question": row["question"],
+        })  # fmt: skip
     return found
+
+
+_NARROW = {"FLOP, at most": 7, "hours here": 7}
+"""widths that leave room for the question on a terminal of 80 columns"""
+
+
+def _hours(hours: float | None) -> str:
+    if hours is None:  # questions over pictures, measurements, calculations
+        return "not counted"
+    return f"{hours:.2f}" if hours < 1 else f"{hours:.1f}" if hours < 100 else f"{hours:,.0f}"
 
 
 def _compute(cost: int | None) -> str:

@@ -18,8 +18,9 @@ from tyro.conf import Positional, arg
 from budgeted.bench.measured import findings
 from budgeted.bench.on_ray import RayTasks
 from budgeted.bench.protocols import Recipe, at_seeds
-from budgeted.bench.recipe_costs import cost_of, rate
+from budgeted.bench.recipe_costs import cost_of
 from budgeted.bench.recipes import recipe
+from budgeted.bench.speed import measured_rate
 from budgeted.bench.sweep import Place, export, places, sweep
 from budgeted.bench.sweep_table import SweepTable
 from budgeted.bench.table import find_runs, group_runs, markdown
@@ -105,7 +106,7 @@ class Sweep:
             for line in chosen.prices(chosen.runs):
                 print(line, file=shown)
         elif ahead:
-            print(cost_of(ahead).said(rate()), file=shown)
+            print(cost_of(ahead).said(measured_rate()), file=shown)
 
     def _sweep(self, runs: Sequence[RunConfig], shown: Forgiving) -> list[str]:
         """Run them; what failed, and why."""

@@ -27,7 +27,7 @@ from torch import nn
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.chain import BlockChain
-from budgeted.freezing.policies import NO_BLOCKS, FreezingPolicy, StepView
+from budgeted.freezing.policies import NO_BLOCKS, POLICIES, FreezingPolicy, StepView
 from budgeted.freezing.renamed import Before
 from budgeted.limits import limited, refuse_outside_limits
 
@@ -73,6 +73,7 @@ def criterion(
     return Criterion(per_compute, bfc, max(range(blocks), key=lambda n: (bfc[n], -n)))
 
 
+@POLICIES.register("adaptive")
 @dataclass
 class AdaptivePrefix(FreezingPolicy):
     """aL: freeze the first n* blocks, n* by the batch freezing criterion."""

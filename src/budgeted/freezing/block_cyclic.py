@@ -14,11 +14,12 @@ from typing import ClassVar
 from torch import nn
 
 from budgeted.freezing.chain import BlockChain
-from budgeted.freezing.policies import FreezingPolicy, StepView
+from budgeted.freezing.policies import POLICIES, FreezingPolicy, StepView
 from budgeted.freezing.renamed import Before
 from budgeted.limits import limited, refuse_outside_limits
 
 
+@POLICIES.register("block-cyclic")
 @dataclass
 class BlockCyclic(FreezingPolicy):
     """Train one block at a time beside the last one, each for some steps, from the head to the stem and again."""

@@ -36,11 +36,12 @@ from torch import Tensor, nn
 
 from budgeted.budget import BlockPrices, Cost, total
 from budgeted.freezing.chain import BlockChain
-from budgeted.freezing.policies import FreezingPolicy, StepView
+from budgeted.freezing.policies import POLICIES, FreezingPolicy, StepView
 from budgeted.freezing.renamed import Before
 from budgeted.limits import limited, refuse_outside_limits
 
 
+@POLICIES.register("egeria")
 @dataclass
 class Egeria(FreezingPolicy):
     """Freeze the first blocks one by one as they stop moving; thaw all when something moves again."""

@@ -22,6 +22,7 @@ from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.looking import Looking
 from budgeted.freezing.renamed import Before
 from budgeted.limits import limited, refuse_outside_limits
+from budgeted.registry import Registry
 
 NO_BLOCKS: frozenset[int] = frozenset()
 
@@ -98,6 +99,10 @@ class FreezingPolicy(Keeps, ABC):
         return [*super().kept_names(), *self.per_block]
 
 
+POLICIES: Registry[type[FreezingPolicy]] = Registry("freezing policy", "freezing", lambda: FreezingPolicy)
+
+
+@POLICIES.register("none")
 @dataclass(frozen=True)
 class NeverFreeze(FreezingPolicy):
     """Train every block in every step."""
@@ -108,6 +113,7 @@ class NeverFreeze(FreezingPolicy):
         return NO_BLOCKS
 
 
+@POLICIES.register("constant")
 @dataclass(frozen=True)
 class ConstantPrefix(FreezingPolicy):
     """Freeze the same first blocks in every step (the paper's n=8 is 4 blocks of ResNet-32, n=16 is 9)."""
@@ -123,6 +129,7 @@ class ConstantPrefix(FreezingPolicy):
         return view.prefix(self.n)
 
 
+@POLICIES.register("linear")
 @dataclass(frozen=True)
 class LinearPrefix(FreezingPolicy):
     """Freeze more as the stream goes on: from 0 blocks at its start to n_max at its end, in equal stretches."""
@@ -153,6 +160,7 @@ def part_of_stream(share: float | None, parts: int, policy: str, instead: str) -
     return min(parts - 1, max(0, math.ceil(share * parts - 1e-9) - 1))
 
 
+@POLICIES.register("random")
 @dataclass
 class RandomPrefix(FreezingPolicy):
     """Freeze the first n blocks, n drawn anew in every step from 0 to n_max."""

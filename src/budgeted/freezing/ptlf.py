@@ -42,11 +42,12 @@ from budgeted.budget import BlockPrices, Cost
 from budgeted.errors import BudgetedError
 from budgeted.freezing.chain import BlockChain
 from budgeted.freezing.looking import Layer, Looking, layers_of
-from budgeted.freezing.policies import FreezingPolicy, StepView, part_of_stream
+from budgeted.freezing.policies import POLICIES, FreezingPolicy, StepView, part_of_stream
 from budgeted.freezing.renamed import Before
 from budgeted.limits import limited, refuse_outside_limits
 
 
+@POLICIES.register("ptlf")
 @dataclass
 class TaskCorrelated(FreezingPolicy):
     """Freeze, anywhere in the model, the blocks whose gradient lies most in what they read before (PTLF)."""

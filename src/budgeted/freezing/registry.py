@@ -7,26 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from budgeted.errors import BudgetedError, UnknownName
-from budgeted.freezing.adaptive import AdaptivePrefix
-from budgeted.freezing.block_cyclic import BlockCyclic
-from budgeted.freezing.egeria import Egeria
-from budgeted.freezing.policies import ConstantPrefix, FreezingPolicy, LinearPrefix, NeverFreeze, RandomPrefix
-from budgeted.freezing.ptlf import TaskCorrelated
-from budgeted.registry import Registry
-
-POLICIES: Registry[type[FreezingPolicy]] = Registry("freezing policy", "freezing", lambda: FreezingPolicy)
-_OURS: dict[str, type[FreezingPolicy]] = {
-    "none": NeverFreeze,
-    "constant": ConstantPrefix,
-    "linear": LinearPrefix,
-    "random": RandomPrefix,
-    "block-cyclic": BlockCyclic,
-    "adaptive": AdaptivePrefix,
-    "egeria": Egeria,
-    "ptlf": TaskCorrelated,
-}
-for _name, _kind in _OURS.items():
-    POLICIES.register(_name)(_kind)
+from budgeted.freezing.policies import POLICIES, FreezingPolicy
 
 
 def settings_of(kind: Callable[..., FreezingPolicy]) -> list[str] | None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from budgeted.later import later
 from budgeted.learner.events import Event
-from budgeted.learner.late import LateLabels
 from budgeted.learner.learner import Learner
-from budgeted.learner.saving import export, load, save
 from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.problems import Augmentation, Augmenter, DataFacts
+
+if TYPE_CHECKING:
+    from budgeted.learner.late import LateLabels
+    from budgeted.learner.saving import export, load, save
 
 __all__ = [
     "Augmentation",
@@ -22,3 +27,6 @@ __all__ = [
     "load",
     "save",
 ]
+
+_FILES = {"late": ("LateLabels",), "saving": ("export", "load", "save")}
+__getattr__, __dir__ = later(__name__, _FILES)

@@ -56,8 +56,8 @@ def _worth_it(muon: Muon, model: nn.Module, example: Inputs, batch: int, share: 
     work: dict[int, float] = defaultdict(float)
     for op in traced.ops:
         price = prices.find(op.name)
-        for value in op.inputs if price else ():
-            if value.parameter is not None:
+        for value in op.inputs:
+            if price is not None and value.parameter is not None:
                 # the backward of a product is two of them
                 work[id(traced.parameters[value.parameter])] += 3 * price(op).forward * batch / traced.batch
     price_of = OptimizerPrice(muon)

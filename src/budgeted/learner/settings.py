@@ -9,7 +9,7 @@ from typing import Any, Literal, cast, get_args, get_type_hints
 
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.freezing.layer_freezing import BatchNormStatistics
-from budgeted.freezing.registry import POLICIES
+from budgeted.freezing.policies import POLICIES
 from budgeted.freezing.units import Granularity
 from budgeted.limits import limited, refuse_outside_limits
 from budgeted.methods import Method

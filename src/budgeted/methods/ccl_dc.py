@@ -198,6 +198,5 @@ def ccl_dc_over(method: type[Method], name: str | None = None) -> type[Method]:
     return found
 
 
-METHODS.family("ccl-dc-", ccl_dc_over)
 CCL_DC = METHODS.register("ccl-dc")(ccl_dc_over(ER, "ccl-dc"))
 CCL_DC.__doc__ = "two networks that teach each other, over er; over another method: ccl-dc-NAME"

@@ -156,6 +156,5 @@ def lider_over(method: type[Method], name: str | None = None) -> type[Method]:
     return found
 
 
-METHODS.family("lider-", lider_over)
 LIDER = METHODS.register("lider")(lider_over(DarkExperienceReplay, "lider"))
 LIDER.__doc__ = "Lipschitz-driven rehearsal over der++; over another method: lider-NAME"

@@ -132,5 +132,5 @@ def orthogonal(matrices: Tensor, iterations: int) -> Tensor:
         whole = factor if whole is None else factor @ whole
         if left:
             square = factor @ square @ factor
-    found = found if whole is None else whole @ found
-    return found.mT if tall else found
+    moved: Tensor = found if whole is None else whole @ found
+    return moved.mT if tall else moved

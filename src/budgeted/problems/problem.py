@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,9 @@ from budgeted.network import Inputs, Network, called
 from budgeted.problems.batches import Sample, stacked
 from budgeted.registry import MadeByName, Registry
 from budgeted.replay import Column
-from budgeted.streams import DatasetInfo
+
+if TYPE_CHECKING:
+    from budgeted.streams import DatasetInfo
 
 
 class Problem(MadeByName, Keeps, ABC):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
+from typing import TYPE_CHECKING
+
+from budgeted.later import later
 from budgeted.replay.codec import CODE, CODECS, Codec, Raw
-from budgeted.replay.codecs import Fitted, Half, Jpeg, PictureCodec, Progressive, WebP, Ycc420
 from budgeted.replay.column import LABEL, Column, bytes_per_slot, label_column, slots_for
-from budgeted.replay.importance import LeastImportant
 from budgeted.replay.membership import Slots
 from budgeted.replay.memory import Batch, Memory, Watcher
-from budgeted.replay.mir import MaximallyInterfered, MIRSettings
 from budgeted.replay.retrieval import RETRIEVALS, ClassBalanced, Facts, Retrieval, Uniform
-from budgeted.replay.sar import Effort, SimilarityAware
-from budgeted.replay.sar_settings import SARSettings
 from budgeted.replay.selection import (
     SELECTIONS,
     Considers,
@@ -24,7 +21,15 @@ from budgeted.replay.selection import (
     shrink_to,
     store,
 )
-from budgeted.replay.shared_pictures import SharedPictures
+
+if TYPE_CHECKING:
+    from budgeted.replay.aser import AdversarialShapley, ASERSettings, ShapleySelection
+    from budgeted.replay.codecs import Fitted, Half, Jpeg, PictureCodec, Progressive, WebP, Ycc420
+    from budgeted.replay.importance import LeastImportant
+    from budgeted.replay.mir import MaximallyInterfered, MIRSettings
+    from budgeted.replay.sar import Effort, SimilarityAware
+    from budgeted.replay.sar_settings import SARSettings
+    from budgeted.replay.shared_pictures import SharedPictures
 
 __all__ = [
     "CODE",
@@ -72,3 +77,28 @@ __all__ = [
     "slots_for",
     "store",
 ]
+
+# which names a file registers, in the order of lists
+RETRIEVALS.later(__name__, {
+    "retrieval": ("uniform", "class-balanced"), "aser": ("aser",), "mir": ("mir",), "sar": ("sar",),
+})  # fmt: skip
+SELECTIONS.later(__name__, {
+    "selection": ("reservoir", "greedy-balanced", "greedy-quota", "unlimited"), "aser": ("aser",),
+    "importance": ("least-important",),
+})  # fmt: skip
+CODECS.later(__name__, {
+    "codec": ("raw",), "codecs.jpeg": ("jpeg",), "codecs.fitted": ("fitted",), "codecs.half": ("half",),
+    "codecs.progressive": ("progressive",), "codecs.webp": ("webp",), "codecs.ycc": ("ycc420",),
+    "shared_pictures": ("pictures",),
+})  # fmt: skip
+
+_FILES = {
+    "aser": ("ASERSettings", "AdversarialShapley", "ShapleySelection"),
+    "codecs": ("Fitted", "Half", "Jpeg", "PictureCodec", "Progressive", "WebP", "Ycc420"),
+    "importance": ("LeastImportant",),
+    "mir": ("MIRSettings", "MaximallyInterfered"),
+    "sar": ("Effort", "SimilarityAware"),
+    "sar_settings": ("SARSettings",),
+    "shared_pictures": ("SharedPictures",),
+}
+__getattr__, __dir__ = later(__name__, _FILES)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from budgeted import models
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.models import registry
 from budgeted.models.initialise import initialised
 
 SMALL, LARGE = (3, 32, 32), (3, 224, 224)
@@ -246,7 +247,7 @@ def test_names_and_descriptions() -> None:
 
 
 def test_the_example_runs() -> None:
-    outcome = doctest.testmod(models)
+    outcome = doctest.testmod(registry)
     assert outcome.attempted > 0
     assert outcome.failed == 0
 

@@ -29,7 +29,7 @@ def make_optimizer(settings: LearnerSettings, model: nn.Module, example: Inputs)
             iterations=settings.muon_iterations,
             weight_decay=decay,
         )
-        _worth_it(muon, model, example, settings.batch_size, settings.muon_share)
+        _leave_dear_layers(muon, model, example, settings.batch_size, settings.muon_share)
         return muon
     if settings.optimizer == "schedule-free":
         return ScheduleFree(parameters, rate, weight_decay=decay, power=settings.free_power)
@@ -49,7 +49,7 @@ def matrices_and_rest(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Par
     return [p for p in parameters if id(p) in wanted], [p for p in parameters if id(p) not in wanted]
 
 
-def _worth_it(muon: Muon, model: nn.Module, example: Inputs, batch: int, share: float) -> None:
+def _leave_dear_layers(muon: Muon, model: nn.Module, example: Inputs, batch: int, share: float) -> None:
     """Leave to Adam the layers whose iterations would cost more than this share of their own forward and backward."""
     given = as_given(example)
     traced = trace(model, given["inputs"], given.get("keywords"))

@@ -249,7 +249,7 @@ class Run:
         moment = arrived in self.moments
         if isinstance(learner.problem, Classification):
             images = len(self.tested.labels) if moment else self.tested.seen(learner.class_labels)
-            self.eval_cost += learner.network.price_of(images)
+            self.eval_cost += learner.network.price_of(images * (1 + learner.problem.mirrored))
         record: dict[str, Any] = {
             "samples": arrived,
             "steps": learner.steps,

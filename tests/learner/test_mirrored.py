@@ -78,7 +78,7 @@ def test_an_evaluation_counts_both_looks(tmp_path: Path) -> None:
 
 
 def test_what_is_not_classified_has_no_mirror_image() -> None:
-    from examples.next_byte import NextByte  # type: ignore[import-not-found]
+    from examples.next_byte import NextByte
 
     with pytest.raises(BudgetedError, match=r"learner\.mirrored is for samples that are classified"):
         Learner(tiny(), "vanilla", NextByte(), settings=settings_of(METHODS["vanilla"], mirrored=True))

@@ -18,13 +18,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from budgeted.bench import recipes
+from budgeted.bench import query, recipes
 from budgeted.bench.measured import MEASUREMENTS
 from budgeted.bench.places_of_work import LocalProcesses
 from budgeted.bench.protocols import at_seeds
 from budgeted.bench.recipe_costs import cost_of, price
 from budgeted.bench.sweep import MOST_LOSSES, Place, export, identity, places, sweep
 from budgeted.bench.sweep_table import Seen, SweepTable
+from budgeted.bench.table import find_runs
 from budgeted.cli import main
 from budgeted.cli.sweep import part_of
 from budgeted.errors import BudgetedError, UnknownName
@@ -76,7 +77,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_never_killed(tmp_path: Path) -> Non
 
 SWEEP = """
 import sys
-from budgeted.bench import recipes
+from budgeted.bench import query, recipes
 from budgeted.cli import main
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import RunFolder
@@ -113,6 +114,32 @@ def test_two_sweeps_on_one_folder_finish_what_is_to_be_done_once(tmp_path: Path)
     assert {place.state for place in places(runs, tmp_path)} == {"finished"}
     summaries = [json.loads((place.folder / "summary.json").read_text()) for place in places(runs, tmp_path)]
     assert [summary["sittings"] for summary in summaries] == [1, 1]
+
+
+def test_runs_are_found_while_another_process_drops_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of an array look at one folder, each while the others are at work."""
+    list(sweep([SMALL], tmp_path, None, workers=1))
+    (folder,) = tmp_path.iterdir()
+    looked, scan = [], os.scandir
+
+    def vanishing(path: str | Path = ".") -> Iterator[os.DirEntry[str]]:
+        if Path(path).name == "000000007":
+            os.rmdir(path)
+            looked.append(path)
+        return scan(path)
+
+    for look in (
+        lambda: [place.folder for place in places([SMALL], tmp_path)],
+        lambda: [run.path for run in find_runs([tmp_path])],
+        lambda: [run.path for run in query.look([tmp_path]).runs],
+    ):
+        (folder / "checkpoints" / "000000007").mkdir()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", vanishing)
+            assert look() == [folder]
+    assert len(looked) == 3
 
 
 def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:

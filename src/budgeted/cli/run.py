@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
@@ -17,6 +18,7 @@ from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from budgeted import streams
 from budgeted.budget import format_bytes, format_compute
+from budgeted.cli.console import logged_above
 from budgeted.cli.output import Forgiving
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
@@ -104,6 +106,7 @@ class _Shown:
         self._last_line = time.monotonic()
         self._first: tuple[int, float] | None = None
         self._room = 0
+        self._above = contextlib.ExitStack()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=self.stream)
 
     def report(self, progress: runs.Progress) -> None:
@@ -140,11 +143,13 @@ class _Shown:
             words = _status(progress, self._room)
             self._task = self._bar.add_task(words, total=progress.of_samples, completed=progress.samples - 1)
             self._bar.start()
+            self._above.enter_context(logged_above(self.console, self.stream))
         self._bar.update(self._task, completed=progress.samples, description=_status(progress, self._room))
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+        self._above.close()
 
 
 def _status(progress: runs.Progress, room: int | None = None) -> str:

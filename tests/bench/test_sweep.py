@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -133,11 +133,12 @@ def test_runs_are_found_while_another_process_drops_a_checkpoint(
             looked.append(path)
         return scan(path)
 
-    for look in (
+    looks: list[Callable[[], list[Path]]] = [
         lambda: [place.folder for place in places([SMALL], tmp_path)],
         lambda: [run.path for run in find_runs([tmp_path])],
         lambda: [run.path for run in query.look([tmp_path]).runs],
-    ):
+    ]
+    for look in looks:
         (folder / "checkpoints" / "000000007").mkdir()
         with monkeypatch.context() as patched:
             patched.setattr(os, "scandir", vanishing)

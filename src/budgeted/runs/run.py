@@ -299,7 +299,8 @@ class Run:
         self.records.append(record)
         if record["periodic"]:
             self.accuracies.append(score.accuracy)
-        self.learner.events.tell("evaluation", accuracy=score.accuracy, a_auc=self._mean_accuracy())
+        so_far = {"a_auc": self._mean_accuracy()} if self.accuracies else {}  # none yet is not 0
+        self.learner.events.tell("evaluation", accuracy=score.accuracy, **so_far)
 
     def _by_domain(self, predicted: NDArray[np.int64], asked: Asked) -> dict[str, Any]:
         """How many test images of each domain are right, of the classes seen; and the domain that has just ended."""

@@ -231,15 +231,8 @@ def comparisons(groups: Sequence[Group], against: str | None = None) -> list[Tes
             continue
         one, other = (fixed, group) if against is None else (group, fixed)
         first, second = one.by_seed("a_auc"), other.by_seed("a_auc")
-        found.append(
-            Test(
-                one.label,
-                other.label,
-                welch(list(first.values()), list(second.values())),
-                by_common_seeds(first, second),
-                too_few(first, second, lambda a, b: welch(list(a.values()), list(b.values()))),
-            )
-        )
+        test = welch(list(first.values()), list(second.values()))
+        found.append(Test(one.label, other.label, test, by_common_seeds(first, second), too_few(test)))
     return _corrected(found)
 
 

@@ -183,7 +183,9 @@ def freezing_policies() -> Recipe:
 
 def vit() -> Recipe:
     """A vision transformer from scratch: its 2.7 million parameters alone are beyond the protocol's bytes."""
-    return Recipe("Does freezing keep a small ViT's accuracy? The stream of protocol cpu-fast, 500 slots.", small_vit())
+    return Recipe(
+        "Does freezing keep a small ViT's accuracy? The stream of protocol cpu-fast, 500 slots.", tuple(small_vit())
+    )
 
 
 SCREENING_SEEDS = (11, 12, 13)

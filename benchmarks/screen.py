@@ -38,10 +38,7 @@ from budgeted.runs.run import Run
 #: name: decay, warm-up
 AVERAGES = {
     "0.99": (0.99, 10.0),
-    "0.998": (0.998, 10.0),
     "0.998, of a 30th": (0.998, 31.0),
-    "0.9995, of a 30th": (0.9995, 31.0),
-    "0.9995, of a 60th": (0.9995, 61.0),
 }
 
 
@@ -114,6 +111,12 @@ def screen(given: argparse.Namespace) -> None:
         mix(learner, given.mixup)
     curves: dict[str, list[float]] = {}
 
+    respond = learner.method.respond
+
+    def mirrored(model: Any, inputs: Tensor) -> Tensor:
+        """The mean of what is answered to a picture and to its mirror image."""
+        return respond(model, inputs).softmax(1) + respond(model, inputs.flip(3)).softmax(1)
+
     def look(name: str) -> None:
         score, _ = evaluate(
             learner, run.tested.images, run.tested.labels, run.dataset.classes, "bfloat16", everything=False
@@ -131,6 +134,9 @@ def screen(given: argparse.Namespace) -> None:
                 average.follow(learner.model)
                 network.average = average
                 look(name)
+            learner.method.respond = mirrored  # type: ignore[method-assign]
+            look(f"{name}, mirrored")
+            learner.method.respond = respond  # type: ignore[method-assign]
             network.average = own
             print(count, {name: curve[-1] for name, curve in curves.items()}, flush=True)
     found = {

@@ -38,6 +38,10 @@ class UnknownName(BudgetedError):
             super().__init__(f"unknown {kind} {name!r}, and none is near it: {_some(known, name)}{own}")
 
 
+class Terminated(BaseException):
+    """SIGTERM: as Ctrl-C, so that whatever was started is stopped, and a cursor that was hidden is shown."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that this one was meant to be, if a slip of the fingers explains it.
 

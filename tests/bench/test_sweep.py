@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +19,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from budgeted.bench import recipes
+from budgeted.bench import query, recipes
 from budgeted.bench.measured import MEASUREMENTS
 from budgeted.bench.places_of_work import LocalProcesses
 from budgeted.bench.protocols import at_seeds
 from budgeted.bench.recipe_costs import cost_of, price
 from budgeted.bench.sweep import MOST_LOSSES, Place, export, identity, places, sweep
 from budgeted.bench.sweep_table import Seen, SweepTable
+from budgeted.bench.table import find_runs
 from budgeted.cli import main
-from budgeted.cli.sweep import part_of
-from budgeted.errors import BudgetedError, UnknownName
+from budgeted.cli.console import say
+from budgeted.cli.output import Forgiving
+from budgeted.cli.sweep import _told, part_of
+from budgeted.errors import BudgetedError, Terminated, UnknownName
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import RunFolder
 from tests.markdown import ROOT
@@ -76,7 +80,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_never_killed(tmp_path: Path) -> Non
 
 SWEEP = """
 import sys
-from budgeted.bench import recipes
+from budgeted.bench import query, recipes
 from budgeted.cli import main
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import RunFolder
@@ -113,6 +117,33 @@ def test_two_sweeps_on_one_folder_finish_what_is_to_be_done_once(tmp_path: Path)
     assert {place.state for place in places(runs, tmp_path)} == {"finished"}
     summaries = [json.loads((place.folder / "summary.json").read_text()) for place in places(runs, tmp_path)]
     assert [summary["sittings"] for summary in summaries] == [1, 1]
+
+
+def test_runs_are_found_while_another_process_drops_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs of an array look at one folder, each while the others are at work."""
+    list(sweep([SMALL], tmp_path, None, workers=1))
+    (folder,) = tmp_path.iterdir()
+    looked, scan = [], os.scandir
+
+    def vanishing(path: str | Path = ".") -> Iterator[os.DirEntry[str]]:
+        if Path(path).name == "000000007":
+            os.rmdir(path)
+            looked.append(path)
+        return scan(path)
+
+    looks: list[Callable[[], list[Path]]] = [
+        lambda: [place.folder for place in places([SMALL], tmp_path)],
+        lambda: [run.path for run in find_runs([tmp_path])],
+        lambda: [run.path for run in query.look([tmp_path]).runs],
+    ]
+    for look in looks:
+        (folder / "checkpoints" / "000000007").mkdir()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", vanishing)
+            assert look() == [folder]
+    assert len(looked) == 3
 
 
 def test_a_run_that_fails_says_why_and_stops_no_other(tmp_path: Path) -> None:
@@ -211,7 +242,7 @@ def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
     assert main(["sweep", f"{own}:mine", "--out", str(out)]) == 0
     printed = capsys.readouterr()
     assert "Does it run?" in printed.err
-    assert "1 runs: at most" in printed.err
+    assert "1 runs: about" in printed.err
     assert "1 runs: 1 finished" in printed.err
     assert "| er |" in printed.out
     assert main(["sweep", f"{own}:number"]) == 2
@@ -224,18 +255,25 @@ def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
     assert table.seconds_left(seen) is None  # nothing has moved since it was made
 
 
+@pytest.mark.parametrize(("how", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_an_interrupted_sweep_says_how_far_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    how: type[BaseException],
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """By Ctrl-C, or by SIGTERM as of `scancel`."""
+
     def interrupted(*_: object, **__: object) -> Iterator[tuple[Place, str | None]]:
-        raise KeyboardInterrupt
+        raise how
         yield
 
     monkeypatch.setattr("budgeted.cli.sweep.measured_rate", lambda: 1e9)
     monkeypatch.setattr("budgeted.cli.sweep.sweep", interrupted)
     own = tmp_path / "own.py"
     own.write_text(OWN)
-    assert main(["sweep", f"{own}:mine", "--out", str(tmp_path / "runs")]) == 130
+    assert main(["sweep", f"{own}:mine", "--out", str(tmp_path / "runs")]) == code
     assert capsys.readouterr().err.endswith("1 missing: the same command goes on from here\nbudgeted: interrupted\n")
 
 
@@ -251,6 +289,72 @@ def test_the_live_table_is_whole_at_80_columns(monkeypatch: pytest.MonkeyPatch) 
     assert "".join(line[0] for line in lines if line and line[0] in names[1]) == names[1]  # on two lines
     assert "…" not in shown
     assert {"so", "A_AUC,", "spent", "(rule"} <= {word for line in lines for word in line}
+
+
+@pytest.mark.parametrize("name", ["er-digits-gaussian-a755ba1a-seed1", "vanilla-fashion-mnist-disjoint-9049fc5b-seed1"])
+def test_a_table_higher_than_the_terminal_says_what_it_leaves_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And keeps its last line: 30 runs in 24 lines, with names that take one line or two."""
+    runs = [Seen(name, "at work", 10, 100)] * 2 + [Seen(name, "waiting", 0, 100)] * 28
+    monkeypatch.setattr(SweepTable, "seen", lambda _: runs)
+    file = io.StringIO()
+    Console(width=80, height=24, file=file).print(SweepTable([]))
+    lines = file.getvalue().splitlines()
+    assert 20 <= len(lines) <= 22
+    shown = sum("waiting" in line for line in lines[:-2])
+    assert lines[-2:] == [f"(not shown: {28 - shown} waiting)", "30 runs: 2 at work, 28 waiting; 0FLOP spent"]
+
+
+def test_no_time_is_left_when_nothing_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [Seen("a", "waiting", 0, 100), Seen("b", "waiting", 0, 100)]
+    monkeypatch.setattr(SweepTable, "seen", lambda _: runs)
+    table = SweepTable([])
+    assert "left" in table.line([Seen("a", "finished", 100, 100), Seen("b", "waiting", 0, 100)])
+    assert "left" not in table.line([Seen("a", "finished", 100, 100), Seen("b", "failed", 0, 100)])
+
+
+class Terminal(Forgiving):
+    """A terminal of 80 columns that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = ""
+
+    def write(self, text: str, /) -> int:
+        self.written += text
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_lines_are_broken_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown, text = Terminal(), cost_of([SMALL]).said(1e9)
+    say(text, shown)
+    lines = shown.written.splitlines()
+    assert max(map(len, lines)) <= 80 < len(text)
+    assert " ".join(line.strip() for line in lines) == text
+
+
+def test_what_is_logged_comes_above_the_live_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table is taken away, the line written, and the table drawn anew; the line is broken between words."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    shown, log = Terminal(), logging.getLogger()
+    handler = logging.StreamHandler(shown)
+    log.addHandler(handler)
+    try:
+        with _told([Place(SMALL, Path("nowhere"), "missing")], shown):
+            begun = len(shown.written)
+            log.warning("another process is at it, waiting")
+            said = shown.written[begun:]
+        log.warning("after it")
+    finally:
+        log.removeHandler(handler)
+    before, _, after = said.partition("another process is at it, waiting")
+    assert before.endswith("\x1b[2K")  # the last line of the table is erased
+    assert "nowhere" in after
+    assert shown.written.endswith("after it\n")
 
 
 def test_a_run_whose_process_is_killed_is_begun_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from PIL import Image
 
 from budgeted.budget import Budget, Compute
+from budgeted.cli import main
 from budgeted.errors import BudgetedError
 from budgeted.learner import DataFacts, Learner, Settings, export, load, save
 from budgeted.learner.events import Event, csv_file, log_lines, tensorboard, tracker_of
@@ -275,28 +277,101 @@ def test_events_become_curves_of_tensorboard(tmp_path: Path) -> None:
     assert len(found.Scalars("spent")) == 3
 
 
-def test_events_go_to_a_tracker_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through what trackio and Weights & Biases have in common: `init` and `log`."""
-    told: list[tuple[dict[str, Any], int | None]] = []
-    begun: list[dict[str, Any]] = []
+class TrackerModule(ModuleType):
+    """What trackio and Weights & Biases have in common, and both talk on the standard output."""
 
-    class Module(ModuleType):
-        def init(self, **given: Any) -> Module:
-            begun.append(given)
-            return self
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.begun: list[dict[str, Any]] = []
+        self.told: list[tuple[dict[str, Any], int | None]] = []
+        self.ended: list[dict[str, Any]] = []
 
-        def log(self, metrics: dict[str, Any], step: int | None = None) -> None:
-            told.append((metrics, step))
+    def init(self, **given: Any) -> TrackerModule:
+        print("a new run of mine")
+        self.begun.append(given)
+        return self
 
-    monkeypatch.setitem(sys.modules, "trackio", Module("trackio"))
-    listener = tracker_of("trackio:mine", {"seed": 1})
-    assert listener is not None
-    assert begun == [{"project": "mine", "config": {"seed": 1}}]
-    learner = taught(4, on_event=listener, budget="1GFLOP")
-    learner.events.tell("evaluation", accuracy=0.75)
-    assert [(set(numbers), step) for numbers, step in told][-1] == ({"evaluation/accuracy", "spent"}, 4)
-    assert told[-1][0]["evaluation/accuracy"] == 0.75
+    def log(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        self.told.append((metrics, step))
+
+    def finish(self, **given: Any) -> None:
+        print("where to look at it")
+        self.ended.append(given)
+
+
+def test_events_go_to_a_tracker_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trackio = TrackerModule("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # not installed
+    run = tracker_of("trackio:mine", {"seed": 1})
+    assert run is not None
+    with run as listener:
+        assert trackio.begun == [{"project": "mine", "config": {"seed": 1}}]
+        learner = taught(60, on_event=listener, slots=20, budget="8MFLOP")
+        learner.events.tell("evaluation", accuracy=0.75)
+        learner.events.tell("topped up", compute="1GFLOP", bytes=None)
+    assert trackio.ended == [{}]
+    numbers = [numbers for numbers, _ in trackio.told]
+    assert [told.get("new class/label") for told in numbers[:2]] == ["dog", "cat"]  # words, too
+    kinds = ["half spent/steps", "nearly spent/steps", "spent/steps"]  # which have nothing to say but when
+    assert [kind for told in numbers for kind in kinds if kind in told] == kinds
+    assert (numbers[-2]["evaluation/accuracy"], trackio.told[-2][1]) == (0.75, 60)
+    assert set(numbers[-1]) == {"topped up/compute", "spent"}
     assert tracker_of("folder", {}) is None
     for wrong, message in (("trackio:", "name a project"), ("wandb:mine", "pip install wandb")):
         with pytest.raises(BudgetedError, match=message):
             tracker_of(wrong, {})
+    said = capsys.readouterr()
+    assert said.out == ""  # where our own results go
+    assert said.err.splitlines() == ["a new run of mine", "where to look at it"]
+
+
+def test_a_tracker_knows_that_a_run_failed_and_fails_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wandb = TrackerModule("wandb")
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    run = tracker_of("wandb:mine", {})
+    assert run is not None
+    with pytest.raises(KeyboardInterrupt), run:
+        raise KeyboardInterrupt
+    assert wandb.ended == [{"exit_code": 1}]
+
+    def refused(**_: Any) -> None:
+        raise ValueError("No API key configured.")
+
+    monkeypatch.setattr(wandb, "finish", refused)
+    run = tracker_of("wandb:mine", {})
+    assert run is not None
+    with run:
+        pass
+    assert "wandb did not end its run" in caplog.text
+    monkeypatch.setattr(wandb, "init", refused)
+    run = tracker_of("wandb:mine", {})
+    assert run is not None
+    with pytest.raises(BudgetedError, match=r"wandb begins no run \(ValueError: No API key"), run:
+        pass
+
+
+def test_a_run_tells_a_tracker_its_configuration_also_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trackio = TrackerModule("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    run = ["--method", "er", "--model", "mlp", "--limit", "40", "--eval-every", "20", "--slots", "20"]
+    out = str(tmp_path / "run")
+    assert main(["run", *run, "--out", out, "--events", "trackio:mine", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 40
+    (tmp_path / "run" / "summary.json").unlink()
+    assert main(["run", "--resume", out, "--events", "trackio:mine"]) == 0
+    first, second = (begun["config"] for begun in trackio.begun)
+    assert first["limit"] == second["limit"] == 40
+    assert second["resumed"] == out
+    evaluations = [(step, told) for told, step in trackio.told if "evaluation/accuracy" in told]
+    # at the ends of tasks there is an accuracy, but until the first periodic one no mean: it is not told as 0
+    assert evaluations[0][0] is not None
+    assert evaluations[0][0] < 20
+    assert "evaluation/a_auc" not in evaluations[0][1]
+    assert evaluations[-1][1]["evaluation/a_auc"] > 0

@@ -15,6 +15,7 @@ from typing import Any
 
 from budgeted.bench.table import Group, RunResult, group_runs
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.learner.files import named
 from budgeted.registry import short
 from budgeted.runs.folder import CONFIG, SUMMARY, read_summary
 from budgeted.runs.run import DEFAULT_SLOTS
@@ -45,7 +46,7 @@ def look(folders: Sequence[Path]) -> Found:
     for folder in folders:
         if not folder.is_dir():
             raise BudgetedError(f"{folder} is no folder: give folders of runs")
-        for config in sorted(folder.rglob(CONFIG)):
+        for config in named(folder, CONFIG):
             place = config.parent
             if place.resolve() in runs:
                 continue

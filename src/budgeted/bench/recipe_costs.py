@@ -1,8 +1,8 @@
 """What a recipe costs before it starts: compute of training and of evaluations, and hours of one core of this machine.
 
-A bound from above that takes no data and no dry run: compute that a run may spend, or its iterations at the price of a
-plain step, nothing frozen (methods that run more beside it cost more: `budgeted costs`); evaluations on all their test
-images, though those of classes not met yet are left out. Hours follow from the speed of a ResNet-20 step, measured here
+An estimate that takes no data and no dry run: compute that a run may spend, or its iterations at the price of a plain
+step, nothing frozen (the optimizer and methods that run more beside it come on top: `budgeted costs`); evaluations on all
+their test images, though those of classes not met yet are left out. Hours follow from the speed of a ResNet-20 step, measured here
 and now in CPU seconds, so that other work on the machine does not change it; other networks have other speeds.
 """
 
@@ -53,8 +53,8 @@ class RecipeCost:
 
     def said(self, rate: float) -> str:
         text = (
-            f"{self.runs} runs: at most {format_compute(self.training, 'real')} of training and "
-            f"{format_compute(self.evaluation, 'real')} of evaluation, about {said_time(self.seconds(rate))} of one "
+            f"{self.runs} runs: about {format_compute(self.training, 'real')} of training and "
+            f"{format_compute(self.evaluation, 'real')} of evaluation, {said_time(self.seconds(rate))} of one "
             f"core of this machine (at {rate / 1e9:.0f} GFLOP/s, the speed of a ResNet-20 step here)"
         )
         return text + (f"; {self.unpriced} runs are not priced" if self.unpriced else "")

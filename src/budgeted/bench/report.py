@@ -24,7 +24,7 @@ from budgeted.bench.table_formats import caption, latex
 from budgeted.bench.text_tables import markdown_table
 from budgeted.bench.where_it_went import draw_bytes, draw_compute, draw_frozen
 from budgeted.errors import BudgetedError
-from budgeted.learner.files import read_json, replace_file
+from budgeted.learner.files import named, read_json, replace_file
 from budgeted.runs.statistics import format_mean_sd, summarise
 
 FIGURES: dict[str, tuple[str, Callable[[Sequence[Group], Path], bool | None]]] = {
@@ -66,7 +66,7 @@ def write_report(
     said: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Write everything; `figures` is svg, pdf, png or none."""
-    records = sorted({path.resolve(): path for folder in folders for path in folder.rglob(RECORD)}.values())
+    records = sorted({path.resolve(): path for folder in folders for path in named(folder, RECORD)}.values())
     if not runs and not records:
         raise BudgetedError("there is no finished run to report: finish one, or ask for other conditions")
     parts = sections(runs, folders)

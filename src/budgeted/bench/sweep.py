@@ -20,7 +20,7 @@ from typing import Any, Literal
 from budgeted.bench.places_of_work import LocalProcesses, PlaceOfWork
 from budgeted.bench.worker import TAKEN, order
 from budgeted.errors import BudgetedError
-from budgeted.learner.files import read_bytes, read_json, replace_file, write_json
+from budgeted.learner.files import named, read_bytes, read_json, replace_file, write_json
 from budgeted.registry import short as short_name
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import (
@@ -61,7 +61,7 @@ def identity(config: dict[str, Any]) -> str:
 
 def places(runs: Sequence[RunConfig], out: Path) -> list[Place]:
     """Every run of a recipe, with the folder under `out` that already holds it, or a new name."""
-    known = {identity(_config_in(path.parent)): path.parent for path in sorted(out.rglob(CONFIG))}
+    known = {identity(_config_in(path.parent)): path.parent for path in named(out, CONFIG)}
     found = []
     for config in (run.with_sources().with_usual() for run in runs):
         folder = known.get(identity(config.to_json()))

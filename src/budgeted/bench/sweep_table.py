@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 
 from budgeted import streams
@@ -72,11 +72,11 @@ class SweepTable:
         return sorted(found, key=lambda run: (_ORDER.index(run.state), -run.share, run.name))
 
     def seconds_left(self, seen: Sequence[Seen]) -> float | None:
-        """At the pace of this sweep so far; None while nothing has moved."""
-        now = self._share(seen)
-        if now <= self._share_then:
+        """At the pace of this sweep so far; None while nothing has moved, and when nothing is left."""
+        now, ahead = self._share(seen), sum(1 - run.share for run in seen if run.state != "failed")
+        if now <= self._share_then or not ahead:
             return None
-        return (time.monotonic() - self._began) * (len(seen) - now) / (now - self._share_then)
+        return (time.monotonic() - self._began) * ahead / (now - self._share_then)
 
     def _share(self, seen: Sequence[Seen]) -> float:
         return sum(run.share for run in seen)
@@ -106,16 +106,12 @@ class SweepTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         seen = self.seen()
-        # all of it fits 80 columns with names of up to 42 letters; longer ones take a second line
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-        table.add_column("run", overflow="fold")
-        for heading in ("state", "seen", "so far\nA_AUC, %", "spent\n(rule real)"):
-            table.add_column(heading, no_wrap=True)
-        room = max(4, options.max_height - 7)
-        for run in seen[:room]:
-            table.add_row(*run.cells())
-        yield table
-        yield self.line(seen)
+        line = self.line(seen)
+        room = max(8, options.max_height - 2)  # lines; what is higher than the terminal would lose the last ones
+        rows = min(len(seen), room)
+        while rows > 1 and len(console.render_lines(_drawn(seen, rows, line), options)) > room:
+            rows -= 1
+        yield _drawn(seen, rows, line)
 
     def line(self, seen: Sequence[Seen]) -> str:
         states = Counter(run.state for run in seen)
@@ -124,6 +120,22 @@ class SweepTable:
         spent = sum(run.spent or 0 for run in seen)
         ahead = "" if left is None else f"; about {said_time(left)} left"
         return f"{len(seen)} runs: {counts}; {format_compute(spent, 'real')} spent{ahead}"
+
+
+def _drawn(seen: Sequence[Seen], rows: int, line: str) -> Group:
+    """So many rows, how many more there are, and what they come to."""
+    # all of it fits 80 columns with names of up to 42 letters; longer ones take a second line
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("run", overflow="fold")
+    for heading in ("state", "seen", "so far\nA_AUC, %", "spent\n(rule real)"):
+        table.add_column(heading, no_wrap=True)
+    for run in seen[:rows]:
+        table.add_row(*run.cells())
+    left_out = Counter(run.state for run in seen[rows:])
+    if not left_out:
+        return Group(table, line)
+    more = ", ".join(f"{left_out[state]} {state}" for state in _ORDER if left_out[state])
+    return Group(table, f"(not shown: {more})", line)
 
 
 def length(config: RunConfig) -> int | None:

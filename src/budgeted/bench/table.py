@@ -13,6 +13,7 @@ import numpy as np
 from budgeted.bench.text_tables import csv_table, markdown_table
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.learner.files import named
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
 from budgeted.runs.multiple import holm
 from budgeted.runs.records import read_records, records_digest
@@ -99,7 +100,7 @@ def find_runs(folders: Sequence[Path]) -> list[RunResult]:
     for folder in folders:
         if not folder.exists():
             raise BudgetedError(f"{folder} is not there: give folders of runs")
-        places = [folder] if (folder / CONFIG).exists() else sorted(path.parent for path in folder.rglob(CONFIG))
+        places = [folder] if (folder / CONFIG).exists() else sorted(path.parent for path in named(folder, CONFIG))
         finished = [place for place in places if (place / SUMMARY).exists()]
         if not finished:
             if not places:

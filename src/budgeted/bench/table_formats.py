@@ -40,7 +40,8 @@ def terminal(groups: Sequence[Group], console: Console, ddof: int = 1, against: 
     console.print(table)
     hidden = [name for name in COLUMNS if name not in shown]
     if hidden:
-        console.print(f"too narrow here for {', '.join(hidden)}: widen the terminal, or --format csv", highlight=False)
+        other = "widen the terminal, or `budgeted table --format csv`"
+        console.print(f"too narrow here for {', '.join(hidden)}: {other}", highlight=False)
     console.print("\n".join([*below, *one_seed(groups)]), highlight=False, markup=False)
     found = comparisons(groups, against)
     if found:

@@ -19,6 +19,7 @@ from budgeted.bench.page import page
 from budgeted.bench.page_data import page_data
 from budgeted.bench.query import look
 from budgeted.errors import BudgetedError
+from budgeted.learner.files import named
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY
 
 LOOPBACK = "127.0.0.1"
@@ -50,7 +51,7 @@ class Watched:
         """By which a change is seen, without a file being read."""
         found = []
         for folder in self.folders:
-            for config in sorted(folder.rglob(CONFIG)):
+            for config in named(folder, CONFIG):
                 for name in (RECORDS, SUMMARY):
                     try:
                         status = (config.parent / name).stat()

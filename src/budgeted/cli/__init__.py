@@ -12,11 +12,7 @@ from types import FrameType
 from budgeted import __version__
 from budgeted.cli.commands import read
 from budgeted.cli.output import mute, show_anything
-from budgeted.errors import BudgetedError, one_line
-
-
-class _Terminated(BaseException):
-    """SIGTERM: as Ctrl-C, so that whatever was started is stopped, and a cursor that was hidden is shown."""
+from budgeted.errors import BudgetedError, Terminated, one_line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("budgeted: interrupted")
         return 130
-    except _Terminated:
+    except Terminated:
         _say("budgeted: interrupted")
         return 143
 
@@ -76,7 +72,7 @@ def _say(line: str) -> None:
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
     def ring(_: int, __: FrameType | None) -> None:
-        raise _Terminated
+        raise Terminated
 
     if threading.current_thread() is not threading.main_thread():  # only there may a signal be caught
         yield

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +19,7 @@ from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from budgeted import streams
 from budgeted.budget import format_bytes, format_compute
+from budgeted.cli.console import logged_above
 from budgeted.cli.output import Forgiving
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
@@ -25,6 +28,7 @@ from budgeted.methods import METHODS
 from budgeted.registry import short
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
+from budgeted.runs.folder import CONFIG, RunFolder
 
 _ALTERNATIVES = {
     "--slots": ("memory", "unlimited"),
@@ -74,22 +78,28 @@ class RunCommand:
         if self.resume is not None:
             if self.run != RunConfig() or self.set or self.out or self.config:
                 raise BudgetedError("--resume takes everything from the run's folder: leave the other flags out")
-            accept, told = self.accept_other_arithmetic, self._listeners({"resumed": str(self.resume)})
-            return runs.resume(self.resume, shown.report, told, accept_other_arithmetic=accept), self.resume
+            accept, known = self.accept_other_arithmetic, self.resume / CONFIG
+            begun = RunFolder(self.resume).config() if known.is_file() else {}
+            with self._listeners({**begun, "resumed": str(self.resume)}) as told:
+                return runs.resume(self.resume, shown.report, told, accept_other_arithmetic=accept), self.resume
         if self.accept_other_arithmetic:
             raise BudgetedError("--accept-other-arithmetic is for a run that goes on: give --resume FOLDER with it")
         config = dataclasses.replace(self.run, settings=with_pairs(self.run.settings, self.set))
         family, method = METHODS.apart(config.method)
         name = f"{family}{short(method)}-{streams.short_name(config.dataset)}-{config.stream}-{config.seed}"
         path = self.out or Path("runs") / name
-        return runs.start(config, path, shown.report, self._listeners(config.to_json())), path
+        with self._listeners(config.to_json()) as told:
+            return runs.start(config, path, shown.report, told), path
 
-    def _listeners(self, config: dict[str, Any]) -> list[Listener]:
+    @contextlib.contextmanager
+    def _listeners(self, config: dict[str, Any]) -> Iterator[list[Listener]]:
         if self.events is None:
-            return []
-        if (tracked := tracker_of(str(self.events), config)) is not None:
-            return [tracked]
-        return [csv_file(self.events) if self.events.suffix == ".csv" else tensorboard(self.events)]
+            yield []
+        elif (tracked := tracker_of(str(self.events), config)) is not None:
+            with tracked as listener:
+                yield [listener]
+        else:
+            yield [csv_file(self.events) if self.events.suffix == ".csv" else tensorboard(self.events)]
 
 
 class _Shown:
@@ -104,6 +114,7 @@ class _Shown:
         self._last_line = time.monotonic()
         self._first: tuple[int, float] | None = None
         self._room = 0
+        self._above = contextlib.ExitStack()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=self.stream)
 
     def report(self, progress: runs.Progress) -> None:
@@ -140,11 +151,13 @@ class _Shown:
             words = _status(progress, self._room)
             self._task = self._bar.add_task(words, total=progress.of_samples, completed=progress.samples - 1)
             self._bar.start()
+            self._above.enter_context(logged_above(self.console, self.stream))
         self._bar.update(self._task, completed=progress.samples, description=_status(progress, self._room))
 
     def close(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+        self._above.close()
 
 
 def _status(progress: runs.Progress, room: int | None = None) -> str:

@@ -26,9 +26,9 @@ from budgeted.bench.sweep_table import SweepTable
 from budgeted.bench.table import find_runs, group_runs, markdown
 from budgeted.bench.table_formats import terminal
 from budgeted.cli.commands import read
-from budgeted.cli.console import wide_console
+from budgeted.cli.console import logged_above, say, wide_console
 from budgeted.cli.output import Forgiving
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, Terminated
 from budgeted.learner.files import read_json
 from budgeted.runs.config import RunConfig
 
@@ -68,15 +68,15 @@ class Sweep:
         runs = part_of(at_seeds(chosen.runs, self.seeds), self.part)
         shown = Forgiving()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=shown)
-        print(chosen.question, file=shown)
+        say(chosen.question, shown)
         if not chosen.runs:
             return self._instead(chosen, shown)
         if not self.show:
             self._say_cost(chosen, runs, shown)
         try:
             failed = [] if self.show else self._sweep(runs, shown)
-        except KeyboardInterrupt:
-            print(f"{_counted(places(runs, self.out))}: the same command goes on from here", file=shown)
+        except (KeyboardInterrupt, Terminated):
+            say(f"{_counted(places(runs, self.out))}: the same command goes on from here", shown)
             raise
         found = places(runs, self.out)
         print(_counted(found), file=shown)
@@ -91,7 +91,7 @@ class Sweep:
             print(f"{export(found, self.export)} runs copied to {self.export}", file=shown)
         if failed:
             for line in failed:
-                print(f"failed: {line}", file=shown)
+                say(f"failed: {line}", shown)
             raise BudgetedError(f"{len(failed)} runs failed: mend the cause and call the same command again")
 
     def _instead(self, chosen: Recipe, shown: Forgiving) -> None:
@@ -113,9 +113,9 @@ class Sweep:
         ahead = [place.config for place in places(runs, self.out) if place.state != "finished"]
         if chosen.prices is not None:
             for line in chosen.prices(chosen.runs):
-                print(line, file=shown)
+                say(line, shown)
         elif ahead:
-            print(cost_of(ahead).said(measured_rate()), file=shown)
+            say(cost_of(ahead).said(measured_rate()), shown)
 
     def _sweep(self, runs: Sequence[RunConfig], shown: Forgiving) -> list[str]:
         """Run them; what failed, and why."""
@@ -150,7 +150,8 @@ def _told(found: Sequence[Place], shown: Forgiving) -> Iterator[Callable[[Place,
 
         yield tell
         return
-    with Live(table, console=Console(file=shown), refresh_per_second=1):
+    console = Console(file=shown)
+    with Live(table, console=console, refresh_per_second=1), logged_above(console, shown):
         yield table.ended
 
 

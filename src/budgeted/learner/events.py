@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import csv
 import logging
+import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -157,29 +159,55 @@ class Tracked(Protocol):
 
 
 def tracker(run: Tracked) -> Listener:
-    """Numbers to a run of trackio or Weights & Biases, over the samples: `tracker(trackio.init(project="mine"))`."""
+    """Events to a run of trackio or Weights & Biases, over the samples: `tracker(trackio.init(project="mine"))`.
+
+    Numbers become curves, words stay words; what has neither, as a budget half spent, tells after how many steps.
+    """
 
     def write(event: Event) -> None:
-        numbers = {name: value for name, value in event.values.items() if isinstance(value, (int, float))}
-        told = {f"{event.kind}/{name}": value for name, value in numbers.items() if not isinstance(value, bool)}
+        values = {name: value for name, value in event.values.items() if value is not None} or {"steps": event.steps}
+        told = {f"{event.kind}/{name}": _number_or_words(value) for name, value in values.items()}
         if event.spent is not None:
             told["spent"] = event.spent
-        if told:
-            run.log(told, step=event.arrived)
+        run.log(told, step=event.arrived)
 
     return write
+
+
+def _number_or_words(value: Any) -> float | int | str:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
 
 
 TRACKERS = ("trackio", "wandb")
 
 
-def tracker_of(text: str, config: Mapping[str, Any]) -> Listener | None:
-    """`trackio:PROJECT` or `wandb:PROJECT`: a new run of it, which knows the configuration; None for anything else."""
+def tracker_of(text: str, config: Mapping[str, Any]) -> AbstractContextManager[Listener] | None:
+    """`trackio:PROJECT` or `wandb:PROJECT`: a new run of it, which knows the configuration, and whether what is done
+    inside fails; None for anything else."""
     name, colon, project = text.partition(":")
     if name not in TRACKERS or not colon:
         return None
     if not project:
         raise BudgetedError(f"name a project of {name}, as in --events {name}:mine")
-    module = needed(name, f"events to {name} need it: pip install {name}")
-    run: Tracked = module.init(project=project, config=dict(config))
-    return tracker(run)
+    return _tracked(needed(name, f"events to {name} need it: pip install {name}"), project, config)
+
+
+@contextmanager
+def _tracked(module: Any, project: str, config: Mapping[str, Any]) -> Iterator[Listener]:
+    name = module.__name__
+    try:
+        with redirect_stdout(sys.stderr):  # what they say there would stand amid our own output
+            run: Tracked = module.init(project=project, config=dict(config))
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BudgetedError(f"{name} begins no run ({why}): mend that, or leave --events out") from error
+    failed = {"exit_code": 1} if name == "wandb" else {}  # trackio has no word for it
+    try:
+        yield tracker(run)
+        failed = {}
+    finally:
+        try:
+            with redirect_stdout(sys.stderr):
+                module.finish(**failed)
+        except Exception as error:
+            log.warning("%s did not end its run: %s: %s", name, type(error).__name__, error)

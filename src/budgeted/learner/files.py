@@ -93,6 +93,12 @@ def replace_file(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def named(folder: Path, name: str) -> list[Path]:
+    """All files of a name in a folder or below it, sorted. What another process removes meanwhile, as a run does with
+    its old checkpoints, is not there; `rglob` fails over it."""
+    return sorted(Path(below, name) for below, _, _ in os.walk(folder) if os.path.exists(os.path.join(below, name)))
+
+
 def remove(path: Path) -> None:
     """A file, a link itself, or a folder with all that is in it; nothing where there is none."""
     try:

@@ -50,6 +50,7 @@ class Answering(nn.Module):
         super().__init__()
         self.model = learner.model
         self.seen = len(learner.class_labels)
+        self.mirrored = _mirrored(learner)
         self.largest = 255.0 if learner.data.dtype == "uint8" else 1.0
         shape = (1, -1, *(1,) * (len(learner.data.input_shape) - 1))
         self.register_buffer("mean", torch.tensor(learner.data.mean).view(shape))
@@ -61,8 +62,11 @@ class Answering(nn.Module):
         self.register_buffer("shift", zero)
 
     def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.model((images.float() / self.largest - self.mean) / self.std)[:, : self.seen].float()
-        return logits * self.scale + self.shift
+        inputs = (images.float() / self.largest - self.mean) / self.std
+        logits: Tensor = self.model(inputs)
+        if self.mirrored:
+            logits = (logits + self.model(inputs.flip(-1))) / 2
+        return logits[:, : self.seen].float() * self.scale + self.shift
 
 
 def hand_on(learner: Learner, path: Path, kind: Format, facts: str) -> None:
@@ -99,6 +103,7 @@ def described(learner: Learner, kind: Format) -> dict[str, Any]:
         "dtype": data.dtype,
         "mean": list(data.mean),
         "std": list(data.std),
+        "mirrored": _mirrored(learner),
         "samples": learner.arrived,
         "note": _NOTES[kind == "safetensors"],
     }
@@ -106,12 +111,17 @@ def described(learner: Learner, kind: Format) -> dict[str, Any]:
 
 _NOTES = (
     "samples: a batch as the learner takes them; logits: one for each of classes, normalisation is part of the file",
-    "weights of the model alone: row i of the head is classes[i]; inputs are (uint8 over 255) minus mean, over std",
+    "weights of the model alone: row i of the head is classes[i]; inputs are (uint8 over 255) minus mean, over std; if "
+    "mirrored, we answer with the mean of the logits of a sample and of its mirror image",
 )
 
 
 def is_description(found: dict[str, Any]) -> bool:
     return found.get("note") in _NOTES
+
+
+def _mirrored(learner: Learner) -> bool:
+    return isinstance(learner.problem, Classification) and learner.problem.mirrored
 
 
 def _program(answering: Answering, samples: Tensor, path: Path) -> Tensor:

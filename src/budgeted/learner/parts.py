@@ -62,7 +62,7 @@ def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings
     """The problem as given, or the classification of images with these facts."""
     if not isinstance(data, DataFacts):
         own, usual = settings.learner, LearnerSettings()
-        for name in ("train_size", "new_rows", "candidates"):
+        for name in ("train_size", "mirrored", "new_rows", "candidates"):
             if getattr(own, name) != getattr(usual, name):
                 raise BudgetedError(f"learner.{name} is for samples that are classified: leave it out")
         return data
@@ -72,6 +72,7 @@ def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings
         label_smoothing=settings.learner.label_smoothing,
         train_size=settings.learner.train_size,
         train_size_until=settings.learner.train_size_until,
+        mirrored=settings.learner.mirrored,
         channels_last=_channels_last(model, settings.learner),
         device=device,
     )

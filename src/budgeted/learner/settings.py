@@ -67,6 +67,9 @@ class LearnerSettings:
     """share of the average that a step leaves: it reaches over 1 / (1 - decay) steps"""
     average_warm_up: float = limited(10.0, "above 1")
     """until then over 1 / (this - 1) of the steps so far"""
+    mirrored: bool = False
+    """predict with the mean of what is said to a picture and to its mirror image, where that keeps the label: twice the
+    work of a prediction"""
     normalisation: Normalisation = "batch"
     """in the place of the model's batch norms: group norm, or group norm and then batch norm (continual)"""
     norm_groups: int = limited(8, "at least 1")

@@ -70,16 +70,19 @@ class Classification(Problem):
         label_smoothing: float = 0.0,
         train_size: int | None = None,
         train_size_until: float = 1.0,
+        mirrored: bool = False,
         channels_last: bool = True,
         device: torch.device | str = "cpu",
     ) -> None:
         """
         train_size: side in pixels that images are made smaller to in training, up to a share of the stream.
+        mirrored: predict with the mean of what is said to an image and to its mirror image, where that keeps the label.
         """
         self.data = data
         self.classes, self.samples = data.classes, data.samples
         self.label_smoothing = label_smoothing
         self.train_size, self.train_size_until = train_size, train_size_until
+        self.mirrored = mirrored and data.flips and data.pictures
         if train_size is not None and train_size > min(data.input_shape[1:]):
             raise BudgetedError(
                 f"learner.train_size={train_size}: give at most {min(data.input_shape[1:])}, as images have"
@@ -162,6 +165,9 @@ class Classification(Problem):
     def respond(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """Logits over the classes seen so far."""
         logits: Tensor = called(model, inputs)
+        if self.mirrored:
+            assert isinstance(inputs, Tensor)
+            logits = (logits + called(model, inputs.flip(-1))) / 2
         return logits[:, : len(self.keys)].float().cpu()
 
     def loss(self, outputs: Any, inputs: Any, rows: Tensor) -> Tensor:

@@ -241,7 +241,7 @@ class Run:
         moment = arrived in self.moments
         if isinstance(learner.problem, Classification):
             images = len(self.tested.labels) if moment else self.tested.seen(learner.class_labels)
-            self.eval_cost += learner.network.price_of(images)
+            self.eval_cost += learner.network.price_of(images * (1 + learner.problem.mirrored))
         record: dict[str, Any] = {
             "samples": arrived,
             "steps": learner.steps,
@@ -291,7 +291,8 @@ class Run:
         self.records.append(record)
         if record["periodic"]:
             self.accuracies.append(score.accuracy)
-        self.learner.events.tell("evaluation", accuracy=score.accuracy, a_auc=self._mean_accuracy())
+        so_far = {"a_auc": self._mean_accuracy()} if self.accuracies else {}  # none yet is not 0
+        self.learner.events.tell("evaluation", accuracy=score.accuracy, **so_far)
 
     def _by_domain(self, predicted: NDArray[np.int64], asked: Asked) -> dict[str, Any]:
         """How many test images of each domain are right, of the classes seen; and the domain that has just ended."""

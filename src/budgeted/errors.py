@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 import os
 import re
 from collections.abc import Iterable
+from typing import Any
 
 _LONGEST = 1000
 _NEAR = 0.6
@@ -90,3 +92,11 @@ def _clipped(text: str) -> str:
 
 def _escaped(letter: str) -> str:
     return " " if letter.isspace() else letter.encode("unicode_escape").decode("ascii")
+
+
+def needed(module: str, said: str) -> Any:
+    """A module that not everybody has installed, imported when it is asked for; `said`: how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise BudgetedError(said) from error

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 from budgeted import models, streams
 from budgeted.errors import BudgetedError
-from budgeted.learner.evaluate import fixed_subset
 from budgeted.learner.saving import export
 from budgeted.methods import Method
 from budgeted.runs.trained import Trained, trained
+from budgeted.streams.orders import first_of_each_class
 from tests.cli.small import MEMORY, QUICK
 from tests.command_line import Capture, refused, said
 
@@ -32,7 +32,7 @@ def test_the_trained_learner_is_the_one_that_was_evaluated_last(runs: Path, lear
     """Its accuracy on the run's own test images is the last one on record."""
     record = json.loads((runs / "er-1" / "records.jsonl").read_text().splitlines()[-1])
     correct = np.zeros(10, int)
-    chosen = fixed_subset(DIGITS.test_labels, 50)
+    chosen = first_of_each_class(DIGITS.test_labels, 50)
     answers = learned.learner.predict(torch.from_numpy(DIGITS.test_images[chosen])).numpy()
     np.add.at(correct, DIGITS.test_labels[chosen], answers == DIGITS.test_labels[chosen])
     assert correct.tolist() == record["correct"]

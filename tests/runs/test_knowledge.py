@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgeted.errors import BudgetedError
-from budgeted.runs.knowledge import Knowledge, kgr_average, klr_average, knowledge
+from budgeted.runs.knowledge import knowledge
 
 Case = tuple[list[int], list[int], list[int], list[int], list[int], int]
 
@@ -210,19 +210,6 @@ def entropy(p: npt.NDArray[np.float64]) -> float:
     return float(-(positive * np.log(positive)).sum())
 
 
-def test_averages_leave_out_the_first_interval_of_klr_only() -> None:
-    intervals = [
-        Knowledge(0.0, 0.3, 0.0, None, 0.3),
-        Knowledge(0.1, 0.2, 0.4, 0.25, 0.5),
-        Knowledge(0.1, 0.2, 0.2, 0.5, 0.1),
-    ]
-    assert klr_average(intervals) == pytest.approx(0.375)
-    assert kgr_average(intervals) == pytest.approx(0.3)
-
-
-UNDEFINED = Knowledge(0.0, 0.0, 0.0, None, None)
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -233,10 +220,6 @@ UNDEFINED = Knowledge(0.0, 0.0, 0.0, None, None)
         (lambda: knowledge([0, 1], [0, 1], [0, 0], [0], [0], 2), "before holds class 1"),
         (lambda: knowledge([0, 2], [0, 0], [0, 0], [0], [0], 2), "truth holds class 2"),
         (lambda: knowledge([0, 1], [0, 0], [0, 0], [0], [0, 7], 2), "raise n_classes"),
-        (lambda: klr_average([UNDEFINED]), "needs 2"),
-        (lambda: klr_average([UNDEFINED, UNDEFINED]), "KLR of interval 2"),
-        (lambda: kgr_average([]), "at least one"),
-        (lambda: kgr_average([UNDEFINED]), "KGR of interval 1"),
     ],
 )
 def test_undefined_cases_are_one_line_errors(wrong, words) -> None:  # type: ignore[no-untyped-def]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from budgeted.bench.report import command_of
+from budgeted.bench.text_tables import markdown_table
 from budgeted.budget import parse_bytes
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import read_json
@@ -84,9 +85,9 @@ def refuse(path: Path, summary: dict[str, Any], track: dict[str, Any]) -> None:
 
 def board_table(entries: Sequence[Entry]) -> str:
     """In Markdown."""
-    lines = ["| track | A_AUC % | A_last % | method | verified | entry |", "|---|---|---|---|---|---|"]
-    for each in entries:
-        cells = (each.track, f"{100 * each.a_auc:.2f}", f"{100 * each.a_last:.2f}", each.method, each.verified,
-                 Path(each.path).name)  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    rows = [
+        (each.track, f"{100 * each.a_auc:.2f}", f"{100 * each.a_last:.2f}", each.method, each.verified,
+         Path(each.path).name)
+        for each in entries
+    ]  # fmt: skip
+    return markdown_table(("track", "A_AUC %", "A_last %", "method", "verified", "entry"), rows)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from budgeted.bench.figures import COLOURS, apart, drawn
+from budgeted.bench.figures import COLOURS, drawn, label_ends, values_over_stream
 from budgeted.bench.table import Group
 from budgeted.budget import parse_bytes, parse_compute
 
@@ -111,7 +111,7 @@ def _draw(
                 axes.set_xticks(marked, [f"{each:.3g}" for each in marked])
                 axes.minorticks_off()
                 if column == len(amounts) - 1:
-                    _label(axes, lines, ends)
+                    label_ends(axes, ends, [line.label for line in lines], 0.075)
     return True
 
 
@@ -137,19 +137,6 @@ def _line(axes: Any, line: Curve, place: int, key: str, amount: Amount, unit: fl
     return means[-1] if means else None
 
 
-def _label(axes: Any, lines: Sequence[Curve], ends: Sequence[float | None]) -> None:
-    there = [(place, end) for place, end in enumerate(ends) if end is not None]
-    if not there:
-        return
-    low, high = axes.get_ylim()
-    heights = apart([end for _, end in there], (high - low) * 0.075)
-    for (place, _), at in zip(there, heights, strict=True):
-        axes.annotate(
-            lines[place].label, (1, at), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
-            va="center", fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False,
-        )  # fmt: skip
-
-
 # -- compute over the stream -------------------------------------------------------------------------------------------
 
 _TREND = 0.2
@@ -164,25 +151,16 @@ def draw_spent(groups: Sequence[Group], path: Path) -> bool:
     with drawn(path, groups, note) as (_, axes):
         ends = []
         for place, group in enumerate(groups):
-            curves = [
-                {record["samples"]: record["spent"]["real"] / 1e12 for record in run.periodic_records()}
-                for run in group.runs
-            ]
-            samples = sorted(set.intersection(*(set(curve) for curve in curves)))
-            spent = np.mean([[curve[at] for at in samples] for curve in curves], axis=0)
+            samples, by_seed = values_over_stream(group, lambda record: record["spent"]["real"] / 1e12)
+            spent = by_seed.mean(0)
             colour = COLOURS[place % len(COLOURS)]
             axes.plot(samples, spent, color=colour, linewidth=1.8)
             first = max(1, int(len(samples) * _TREND))
             slope = spent[first - 1] / samples[first - 1]
             axes.plot([0, samples[-1]], [0, slope * samples[-1]], ":", color=colour, linewidth=1)
             ends.append(float(spent[-1]))
-        low, high = axes.get_ylim()
-        for place, at in enumerate(apart(ends, (high - low) * 0.06)):
-            axes.annotate(
-                f"{groups[place].label}: {ends[place]:.1f}", (1, at), xycoords=("axes fraction", "data"), xytext=(6, 0),
-                textcoords="offset points", va="center", fontsize=8.5, color=COLOURS[place % len(COLOURS)],
-                annotation_clip=False,
-            )  # fmt: skip
+        labels = [f"{group.label}: {end:.1f}" for group, end in zip(groups, ends, strict=True)]
+        label_ends(axes, ends, labels, 0.06, 8.5)
         axes.set_xlabel("samples of the stream")
         axes.set_ylabel("compute executed, TFLOP (rule real)")
     return True

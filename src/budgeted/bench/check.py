@@ -148,10 +148,6 @@ def _feed(learner: Learner, start: int, end: int) -> None:
                 learner.end_task()
 
 
-def _digest(learner: Learner) -> dict[str, Tensor]:
-    return state.tensors_of(learner)
-
-
 def _differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
     names = sorted(one.keys() ^ other.keys())
     both = one.keys() & other.keys()
@@ -232,7 +228,7 @@ def _resume(build: Build) -> str:
     state.restore(again, tensors, numbers)
     for learner in (whole, again):
         _feed(learner, HALF, LENGTH)
-    wrong = _differing(_digest(whole), _digest(again))
+    wrong = _differing(state.tensors_of(whole), state.tensors_of(again))
     if wrong or whole.ledger.spent != again.ledger.spent:
         raise _Failed(
             f"saved after {HALF} samples and loaded again it went another way: "
@@ -247,7 +243,7 @@ def _repeats(build: Build) -> str:
     torch.rand(3)  # global draws in between must not matter
     np.random.default_rng().random()
     _feed(second, 0, LENGTH)
-    wrong = _differing(_digest(first), _digest(second))
+    wrong = _differing(state.tensors_of(first), state.tensors_of(second))
     if wrong:
         raise _Failed(
             f"the same seed gave other bits ({', '.join(wrong[:4])}): draw from the generator that is passed in, or "
@@ -290,7 +286,7 @@ def _growth(build: Build) -> str:
 def _bad_input(build: Build) -> str:
     learner = build()
     _feed(learner, 0, 12)
-    before = _digest(learner)
+    before = state.tensors_of(learner)
     good = next(stream(1, learner.problem))[0]
     bad = at(good, slice(0, 0)) if isinstance(good, Tensor) else {"nothing": torch.zeros(1)}
     for sample, label in ((bad, 0), ("a picture", 0), (good, 2.9), (good, "3"), (good, None)):
@@ -301,7 +297,7 @@ def _bad_input(build: Build) -> str:
                 raise _Failed(f"a refusal must be one line: {refused}") from refused
             continue
         raise _Failed(f"{str(sample)[:60]} with label {label!r} was taken")
-    wrong = _differing(before, _digest(learner))
+    wrong = _differing(before, state.tensors_of(learner))
     if wrong:
         raise _Failed(f"a sample that was refused has changed {', '.join(wrong[:4])}")
     loss = learner.last.loss if learner.last is not None else 0.0

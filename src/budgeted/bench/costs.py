@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from budgeted.bench.compute_costs import Multiplier, PolicyCost, Setup
 from budgeted.bench.published import PAPER_SETTINGS
 from budgeted.bench.slot_costs import SlotRow
+from budgeted.bench.text_tables import csv_table
 from budgeted.budget import RULES, format_bytes, format_compute
 from budgeted.runs.config import flat
 
@@ -51,12 +50,8 @@ class Costs:
         lines = [
             {"table": table} | flat(record) for table, records in self.json().items() for record in records
         ]  # fmt: skip
-        text = io.StringIO()
-        columns = dict.fromkeys(name for line in lines for name in line)
-        writer = csv.DictWriter(text, list(columns), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-        return text.getvalue()
+        columns = list(dict.fromkeys(name for line in lines for name in line))
+        return csv_table(columns, ([line.get(name, "") for name in columns] for line in lines))
 
 
 def _slots_markdown(rows: Sequence[SlotRow]) -> str:

@@ -76,10 +76,7 @@ def er_at_the_steps_of(other: RunConfig, iterations_of: Callable[[RunConfig], fl
 def planned_iterations(config: RunConfig) -> float:
     """Steps per sample that the plan of a run finds in its compute."""
     info = streams.info(config.dataset)
-    planner = Planner(
-        config.build_method(), info, config.network, settings=config.build_settings(info.flips),
-        samples=config.limit or info.train_size, order=config.stream, eval_every=config.eval_every, seed=config.seed,
-    )  # fmt: skip
+    planner = Planner.of_run(config, info, config.limit or info.train_size)
     return planner.terms(config.budget(), config.slots, config.iterations, "real").iterations
 
 

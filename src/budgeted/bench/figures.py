@@ -8,7 +8,7 @@ of colour vision tell apart.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,13 +43,14 @@ def refuse_undrawable(path: Path) -> None:
 
 def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
     """Accuracy over the stream: the mean over seeds, and a band over the range between them."""
-    curves = [_curves(group) for group in groups]
+    curves = [values_over_stream(group, lambda record: 100 * record["accuracy"]) for group in groups]
     if len(groups) <= ROWS_IN_ONE_PANEL:
         with drawn(path, groups, _seeds_note(groups)) as (_, axes):
             for place, (samples, values) in enumerate(curves):
                 _curve(axes, samples, values, COLOURS[place])
             ends = [float(values.mean(0)[-1]) for _, values in curves]
-            _label_ends(axes, ends, [_named(group) for group in groups])
+            labels = [_named(group) for group in groups]
+            label_ends(axes, ends, labels, 0.05 * max(label.count("\n") + 1 for label in labels), 8.5)
             _name_axes(axes)
         return
     rows = -(-len(groups) // _PANELS_IN_A_ROW)
@@ -136,9 +137,11 @@ def _seeds_note(groups: Sequence[Group]) -> str:
     return "line: mean over seeds; band: from the lowest seed to the highest"
 
 
-def _curves(group: Group) -> tuple[list[int], NDArray[np.float64]]:
-    """Samples at which every seed was evaluated, and the accuracies there, seed by seed."""
-    found = [{record["samples"]: 100 * record["accuracy"] for record in run.periodic_records()} for run in group.runs]
+def values_over_stream(
+    group: Group, value: Callable[[Mapping[str, Any]], float]
+) -> tuple[list[int], NDArray[np.float64]]:
+    """Samples at which every seed was evaluated, and what its records there have, seed by seed."""
+    found = [{record["samples"]: value(record) for record in run.periodic_records()} for run in group.runs]
     common = sorted(set.intersection(*(set(curve) for curve in found)))
     return common, np.array([[curve[samples] for samples in common] for curve in found])
 
@@ -154,14 +157,16 @@ def _name_axes(axes: Axes) -> None:
     axes.set_ylabel("accuracy on the classes seen so far, %")
 
 
-def _label_ends(axes: Axes, ends: Sequence[float], labels: Sequence[str]) -> None:
-    """Names beside the ends of their curves, moved apart where they would cover each other."""
+def label_ends(
+    axes: Axes, ends: Sequence[float | None], labels: Sequence[str], gap: float, fontsize: float = 8
+) -> None:
+    """Names beside the ends of their curves, apart by this share of the axis where they would cover each other."""
     low, high = axes.get_ylim()
-    lines = max(label.count("\n") + 1 for label in labels)
-    for place, at in enumerate(apart(ends, (high - low) * 0.05 * lines)):
+    known = {place: end for place, end in enumerate(ends) if end is not None}
+    for place, at in zip(known, apart(list(known.values()), (high - low) * gap), strict=True):
         axes.annotate(
             labels[place], (1, at), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
-            va="center", fontsize=8.5, color=COLOURS[place], annotation_clip=False,
+            va="center", fontsize=fontsize, color=COLOURS[place % len(COLOURS)], annotation_clip=False,
         )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def look_inside(settings: InsideSettings, data_dir: Path | None) -> dict[str, An
         if learner.steps == before:
             continue
         if policy.last is not None:
-            criterion.add(position, np.asarray(policy.last.bfc[1:]), policy.last.n)
+            criterion.add(position, np.asarray(policy.last.bfc[1:]))
         if beside is not None:
             beside.look()
         if (position + 1) % every == 0:
@@ -117,7 +117,7 @@ class _Means:
         self._positive = np.zeros_like(self._sums)
         self._counts = np.zeros(len(self._sums))
 
-    def add(self, position: int, bfc: Floats, n: int) -> None:
+    def add(self, position: int, bfc: Floats) -> None:
         if not np.isfinite(bfc).all():  # before there is an average, nothing may rest
             return
         row = position // self._width

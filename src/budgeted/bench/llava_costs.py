@@ -61,7 +61,6 @@ def llava_costs(
     pictures: int = PICTURES,
     frozen: int = 0,
     granularity: Granularity = "block",
-    lora: Lora | None = None,
 ) -> LlavaCosts:
     """Price a step of one sample with so many tokens, of which the pictures take their part."""
     if name not in SHAPES:
@@ -69,7 +68,7 @@ def llava_costs(
     shape = SHAPES[name]
     tokens = min(TOKENS, shape.places) if tokens is None else tokens
     _refuse_too_many(shape, tokens, pictures)
-    chosen = lora or (PUBLISHED if shape.hub else SMALL)
+    chosen = PUBLISHED if shape.hub else SMALL
     plain, model = _traced(name, chosen, tokens, pictures, granularity, checkpointing=False)
     again, _ = _traced(name, chosen, tokens, pictures, granularity, checkpointing=True)
     fixed = chain_of_trace(model, plain.trace, granularity, [PROJECTOR] if chosen.projector else [])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from budgeted.bench.figures import COLOURS, apart, refuse_undrawable
+from budgeted.bench.drawing import pyplot
+from budgeted.bench.figures import COLOURS, label_ends, refuse_undrawable
 
 Record = Mapping[str, Any]
 _RED = "#B22222"
@@ -31,11 +32,7 @@ def _figure(
     path: Path, title: str, note: str, columns: int = 1, size: tuple[float, float] | None = None
 ) -> Iterator[Any]:
     refuse_undrawable(path)
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
+    plt = pyplot()
     figure, axes = plt.subplots(1, columns, figsize=size or (8.5, 4.2), layout="constrained", squeeze=False)
     try:
         yield list(axes[0]) if columns > 1 else axes[0][0]
@@ -78,7 +75,7 @@ def draw_criterion(record: Record, path: Path) -> None:
         _boundaries(axes, record)
         axes.axhline(0, color="#666666", linewidth=0.8)
         axes.set_ylim(max(axes.get_ylim()[0], -1.2), min(axes.get_ylim()[1], 1.2))
-        _names(axes, [f"up to {blocks[block]}" for block in chosen], ends)
+        label_ends(axes, ends, [f"up to {blocks[block]}" for block in chosen], 0.06)
         axes.set_xlabel("samples of the stream")
         axes.set_ylabel("BFC, mean over steps")
 
@@ -188,14 +185,6 @@ def draw_transferred(record: Record, path: Path) -> None:
         axes.axhline(0, color="#888888", linewidth=0.7)
         axes.set_xlabel("cosine of the two gradients")
         axes.set_ylabel("change of effective use")
-
-
-def _names(axes: Any, labels: Sequence[str], ends: Sequence[float]) -> None:
-    low, high = axes.get_ylim()
-    for place, at in enumerate(apart(ends, (high - low) * 0.06)):
-        axes.annotate(labels[place], (1, at), xycoords=("axes fraction", "data"), xytext=(6, 0),
-                      textcoords="offset points", va="center", fontsize=8, color=COLOURS[place],
-                      annotation_clip=False)  # fmt: skip
 
 
 def _boundaries(axes: Any, record: Record, colour: str = _RED) -> None:

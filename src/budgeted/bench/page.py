@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import needed
 
 
 def page(data: Mapping[str, Any]) -> str:
@@ -39,11 +39,8 @@ def as_script(text: str) -> str:
 @lru_cache
 def vega() -> str:
     """Vega, Vega-Lite and Vega-Embed as one program."""
-    try:
-        from vl_convert import javascript_bundle
-    except ImportError as error:
-        raise BudgetedError("the page needs Vega-Lite: pip install 'budgeted[report]'") from error
-    bundle: str = javascript_bundle()  # type: ignore[call-arg]  # its own default is not in its types
+    program = needed("vl_convert", "the page needs Vega-Lite: pip install 'budgeted[report]'")
+    bundle: str = program.javascript_bundle()
     return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from budgeted.bench.bongard_recipes import drawn_questions, paper_prices, paper_questions
 from budgeted.bench.protocols import (
@@ -29,6 +30,8 @@ from budgeted.bench.protocols import (
 from budgeted.runs.config import RunConfig
 
 Runs = Sequence[RunConfig]
+Make = Callable[[str], RunConfig]
+"""a run of a method, under some protocol"""
 COMPONENTS = ("vanilla", "al", "sar", "al-sar")
 COMPARED = (
     "er", "der++", "mir", "memo", "remind", "ewc", "ocs", "lider-x-der", "x-der", "ccl-dc", "cama", "al-sar",
@@ -64,11 +67,15 @@ def within(config: RunConfig, tmac: float) -> RunConfig:
     return replace(config, iterations=None, compute=f"{tmac:g}TMAC")
 
 
-def both_sets(make: Callable[[str, str], RunConfig], methods: Iterable[str], setup: str) -> list[RunConfig]:
-    """CIFAR-10 within 7.6 MB at one iteration a sample, CIFAR-100 within 13.44 MB at one and a half."""
-    ten = [make(method, "cifar10") for method in methods]
-    hundred = [replace(each, dataset="cifar100", memory=MIDDLE, iterations=1.5) for each in ten]
-    return [replace(each, stream=setup) for each in (*ten, *hundred)]
+def both_sets(runs_of: Callable[[Make], Runs], setup: str, iterations: float = 1.5) -> Runs:
+    """CIFAR-10 within 7.6 MB at one iteration a sample, CIFAR-100 within 13.44 MB at so many."""
+    ten = runs_of(partial(published, stream=setup))
+    hundred = [replace(each, dataset="cifar100", memory=MIDDLE, iterations=iterations) for each in ten]
+    return over_seeds([*ten, *hundred], PAPER_SEEDS)
+
+
+def both_setups(runs_of: Callable[[Make], Runs], protocol: Callable[..., RunConfig]) -> list[RunConfig]:
+    return [each for setup in SETUPS for each in runs_of(partial(protocol, stream=setup))]
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -96,16 +103,10 @@ def table_1_paper() -> Runs:
 FREEZING_COMPARED = (None, "ptlf", "egeria", "adaptive")
 
 
-def freezing_compared(make: Callable[[str], RunConfig]) -> list[RunConfig]:
+def freezing_compared(make: Make) -> list[RunConfig]:
     """Under SAR, whose adaptive freezing is the method aL-SAR; REMIND freezes by itself, and brings its own replay."""
     found = [replace(make("sar"), freezing=policy) for policy in FREEZING_COMPARED[:-1]]
     return [*found, make("al-sar"), make("remind")]
-
-
-def table_2_paper(setup: str = "gaussian") -> Runs:
-    ten = freezing_compared(lambda method: published(method, stream=setup))
-    hundred = [replace(each, dataset="cifar100", memory=MIDDLE, iterations=3.0) for each in ten]
-    return over_seeds([*ten, *hundred], PAPER_SEEDS)
 
 
 def bongard(kind: str) -> Runs:
@@ -125,10 +126,10 @@ def components(setup: str) -> Runs:
 
 
 def components_paper(setup: str) -> Runs:
-    return over_seeds(both_sets(published, COMPONENTS, setup), PAPER_SEEDS)
+    return both_sets(lambda make: [make(method) for method in COMPONENTS], setup)
 
 
-def naive_freezing(make: Callable[[str], RunConfig], quarter: int, half: int, whole: int) -> list[RunConfig]:
+def naive_freezing(make: Make, quarter: int, half: int, whole: int) -> list[RunConfig]:
     """Blocks that hold a quarter, half and all of the layers, as the paper's n of 8, 16 and 32."""
     sar = make("sar")
     found = [sar]
@@ -142,24 +143,16 @@ def naive_freezing(make: Callable[[str], RunConfig], quarter: int, half: int, wh
 
 def table_5() -> Runs:
     """ResNet-20: 3 of 10 blocks hold a quarter of its layers, 5 a half."""
-    configs = [naive_freezing(lambda method, s=setup: cpu_fast(method, s), 3, 5, 10) for setup in SETUPS]  # type: ignore[misc]
-    return over_seeds([each for found in configs for each in found], SEEDS)
+    return over_seeds(both_setups(lambda make: naive_freezing(make, 3, 5, 10), cpu_fast), SEEDS)
 
 
 def table_5_paper() -> Runs:
-    configs = [naive_freezing(lambda method, s=setup: published(method, stream=s), 4, 9, 16) for setup in SETUPS]  # type: ignore[misc]
-    return over_seeds([each for found in configs for each in found], PAPER_SEEDS)
+    return over_seeds(both_setups(lambda make: naive_freezing(make, 4, 9, 16), published), PAPER_SEEDS)
 
 
-def sar_ablation(make: Callable[[str], RunConfig]) -> list[RunConfig]:
+def sar_ablation(make: Make) -> list[RunConfig]:
     parts = [with_settings(make("sar"), {"retrieval.frequency": part}) for part in ("use", "discounted")]
     return [make("vanilla"), *parts, make("sar")]
-
-
-def sar_ablation_paper(setup: str) -> Runs:
-    ten = sar_ablation(lambda method: published(method, stream=setup))
-    hundred = [replace(each, dataset="cifar100", memory=MIDDLE, iterations=1.5) for each in ten]
-    return over_seeds([*ten, *hundred], PAPER_SEEDS)
 
 
 def vit() -> Runs:
@@ -272,24 +265,21 @@ DENSITIES = ("0.25", "0.1")
 """what sparsities of 0.75 and 0.9 leave"""
 
 
-def efficient(make: Callable[[str], RunConfig]) -> list[RunConfig]:
+def efficient(make: Make) -> list[RunConfig]:
     sparse = [with_settings(make("sparcl"), {"method.density": density}) for density in DENSITIES]
     return [*sparse, make("trire"), make("al-sar")]
 
 
 def figure_10_paper() -> Runs:
-    found = []
-    for dataset in SETS:
-        for setup in SETUPS:
-            for each in efficient(lambda name, d=dataset, s=setup: published(name, d, s)):  # type: ignore[misc]
-                found += [within(each, ITERATION_TMAC * share) for share in PAPER_SHARES]
-    return over_seeds(found, PAPER_SEEDS)
+    found = [each for dataset in SETS for each in both_setups(efficient, partial(published, dataset=dataset))]
+    within_all = [within(each, ITERATION_TMAC * share) for each in found for share in PAPER_SHARES]
+    return over_seeds(within_all, PAPER_SEEDS)
 
 
 TEMPERATURES = ("0.03125", "0.125", "0.5", "2")
 
 
-def temperatures(make: Callable[[str], RunConfig], values: Iterable[str]) -> list[RunConfig]:
+def temperatures(make: Make, values: Iterable[str]) -> list[RunConfig]:
     usual = "0.125"
     sar = make("sar")
     return [sar if value == usual else with_settings(sar, {"retrieval.temperature": value}) for value in values]
@@ -344,7 +334,7 @@ ITEMS: dict[str, Item] = {
     "Table 1": Item("Does the order hold on large data and shifting domains?", table_1, table_1_paper),
     "Table 2": Item(
         "What do freezing methods save, and cost, under SAR? Gaussian.",
-        lambda: over_seeds(freezing_compared(cpu_fast), SEEDS), table_2_paper,
+        lambda: over_seeds(freezing_compared(cpu_fast), SEEDS), lambda: both_sets(freezing_compared, "gaussian", 3.0),
     ),
     "Table 3": Item("Freezing in a multimodal model: P/N questions.", lambda: bongard("pn"),
                     lambda: bongard_paper("pn"), paper_prices),
@@ -360,11 +350,11 @@ ITEMS: dict[str, Item] = {
     "Table 6": Item("What do freezing and retrieval each add? Disjoint.", lambda: components("disjoint"),
                     lambda: components_paper("disjoint")),
     "Table 7": Item("Which part of SAR helps? Gaussian.", lambda: over_seeds(sar_ablation(cpu_fast), SEEDS),
-                    lambda: sar_ablation_paper("gaussian")),
+                    lambda: both_sets(sar_ablation, "gaussian")),
     "Table 8": Item(
         "Which part of SAR helps? Disjoint.",
         lambda: over_seeds(sar_ablation(lambda method: cpu_fast(method, "disjoint")), SEEDS),
-        lambda: sar_ablation_paper("disjoint"),
+        lambda: both_sets(sar_ablation, "disjoint"),
     ),
     "Figure 7": Item("How much compute does freezing save over the stream?", figure_7,
                      lambda: over_seeds([published("sar"), published("al-sar")], PAPER_SEEDS)),
@@ -377,7 +367,7 @@ ITEMS: dict[str, Item] = {
     "Table 10": Item(
         "What do freezing methods save, and cost, under SAR? Disjoint.",
         lambda: over_seeds(freezing_compared(lambda method: cpu_fast(method, "disjoint")), SEEDS),
-        lambda: table_2_paper("disjoint"),
+        lambda: both_sets(freezing_compared, "disjoint", 3.0),
     ),
     "Table 11": Item("Does freezing keep a vision transformer's accuracy? ViT-B.", vit,
                      lambda: vit_paper("vit-b", "334.76MiB",

@@ -78,14 +78,13 @@ class Probe:
         slots: int,
         arriving: int | None = None,
         audit: bool = False,
-        seed: int = 0,
     ) -> None:
         classes = facts.classes or 1
-        network = models.build(model, classes=classes, input_shape=facts.input_shape, seed=seed)
-        self.learner = Learner(network, method, facts, slots=slots, iterations=0.0, settings=settings, seed=seed)
+        network = models.build(model, classes=classes, input_shape=facts.input_shape)
+        self.learner = Learner(network, method, facts, slots=slots, iterations=0.0, settings=settings)
         self.arriving = arriving or max(1, classes // TASKS)
         self._audit = audit
-        self._noise = torch.Generator().manual_seed(seed)
+        self._noise = torch.Generator().manual_seed(0)
         self._met = 0  # classes
 
     def meet(self, classes: int) -> None:

@@ -10,14 +10,13 @@ from budgeted.bench.bongard_recipes import KINDS, drawn_questions, paper_prices,
 from budgeted.bench.bongard_recipes import POLICIES as DRAWN_POLICIES
 from budgeted.bench.fair import FROM_RATES, chosen_rates, unrated
 from budgeted.bench.measured import measured_recipes
-from budgeted.bench.paper_recipes import key, paper_recipes
+from budgeted.bench.paper_recipes import COMPONENTS, key, paper_recipes
+from budgeted.bench.paper_recipes import vit as small_vit
 from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
 from budgeted.bench.win_recipes import FROM_WIN_RATES, WIN
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.registry import load
 from budgeted.runs.config import RunConfig
-
-COMPONENTS = ("vanilla", "al", "sar", "al-sar")
 
 
 def components_under(protocol: Callable[[str], RunConfig]) -> list[RunConfig]:
@@ -184,10 +183,8 @@ def freezing_policies() -> Recipe:
 
 def vit() -> Recipe:
     """A vision transformer from scratch: its 2.7 million parameters alone are beyond the protocol's bytes."""
-    config = replace(cpu_fast("vanilla"), model="vit-tiny", memory=None, slots=500)
     return Recipe(
-        "Does freezing keep a small ViT's accuracy? The stream of protocol cpu-fast, 500 slots.",
-        over_seeds([config, replace(config, method="al")], (1, 2)),
+        "Does freezing keep a small ViT's accuracy? The stream of protocol cpu-fast, 500 slots.", tuple(small_vit())
     )
 
 

@@ -21,6 +21,7 @@ from budgeted.bench.published_accuracy import printed_for, printed_row
 from budgeted.bench.query import Found, Section, sections
 from budgeted.bench.table import COLUMNS, Group, RunResult, as_csv, cells, legend, one_seed
 from budgeted.bench.table_formats import caption, latex
+from budgeted.bench.text_tables import markdown_table
 from budgeted.bench.where_it_went import draw_bytes, draw_compute, draw_frozen
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import named, read_json, replace_file
@@ -137,9 +138,7 @@ def _opening(parts: Sequence[Section], left_out: Sequence[str], command: str) ->
 def _section(part: Section, ddof: int, against: str | None, tests: Sequence[seed_tests.SeedTest]) -> Iterator[str]:
     groups = part.groups
     yield from (f"## {part.title}", "", caption(groups), "")
-    yield f"| {' | '.join(COLUMNS)} |"
-    yield f"|{'---|' * len(COLUMNS)}"
-    yield from (f"| {' | '.join(row)} |" for row in cells(groups, ddof, "markdown"))
+    yield markdown_table(COLUMNS, cells(groups, ddof, "markdown"))
     yield from ("", *legend(groups, ddof, against), *one_seed(groups), "")
     yield from _beside_the_paper(part, ddof)
     if tests:
@@ -163,13 +162,13 @@ def _beside_the_paper(part: Section, ddof: int) -> Iterator[str]:
     alike = table.same_size(part.config)
     yield f"### Beside the paper ({table.source}, {size})"
     yield ""
-    yield "| method | A_AUC %, here | printed | A_last %, here | printed | compute, printed |"
-    yield "|---|---|---|---|---|---|"
+    cells_of_rows = []
     for group, printed in rows:
         a_auc, a_last, compute = printed.cells()
         ours = [format_mean_sd(summarise(group.values(key), ddof), 2, 100) for key in ("a_auc", "a_last")]
-        yield f"| {group.label} | {ours[0]} | {a_auc} | {ours[1]} | {a_last} | {compute} |"
-    yield ""
+        cells_of_rows.append((group.label, ours[0], a_auc, ours[1], a_last, compute))
+    heads = ("method", "A_AUC %, here", "printed", "A_last %, here", "printed", "compute, printed")
+    yield from (markdown_table(heads, cells_of_rows), "")
     if not alike:
         yield "These runs are of another size than the paper's: compare differences between rows, not accuracies."
         yield ""

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from budgeted.bench.table import Group
+from budgeted.bench.table import Group, by_common_seeds
+from budgeted.bench.text_tables import csv_table, markdown_table
 from budgeted.errors import UnknownName
 from budgeted.runs.multiple import Effect, effect, holm
-from budgeted.runs.statistics import LEVEL, Comparison, paired, welch
+from budgeted.runs.statistics import LEVEL, Comparison, welch
 
 METRICS = {"a_auc": "A_AUC", "a_last": "A_last"}
 
@@ -64,52 +63,43 @@ def seed_tests(groups: Sequence[Group], against: str | None = None) -> list[Seed
 
 def _compared(one: Group, other: Group, metric: str) -> Comparison | None:
     """By the seeds that both have where there are two, else Welch's test."""
-    first, second = by_seed(one, metric), by_seed(other, metric)
-    both = sorted(first.keys() & second.keys())
-    if len(both) > 1:
-        return paired({seed: first[seed] for seed in both}, {seed: second[seed] for seed in both})
-    if min(len(first), len(second)) > 1:
+    first, second = one.by_seed(metric), other.by_seed(metric)
+    test = by_common_seeds(first, second)
+    if test is None and min(len(first), len(second)) > 1:
         return welch(list(first.values()), list(second.values()))
-    return None
-
-
-def by_seed(group: Group, metric: str) -> dict[int, float]:
-    """In percent."""
-    return {int(run.config["seed"]): 100 * float(run.summary[metric]) for run in group.runs}
+    return test
 
 
 _COLUMNS = ("metric", "row", "against", "points", "95 % interval", "test", "p", "p (Holm)", "Hedges' g", "its interval")
 
 
 def as_markdown(tests: Sequence[SeedTest]) -> str:
-    lines = [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
+    rows = []
     for each in tests:
         low, high = each.test.interval()
         size = "-" if each.effect is None else f"{each.effect.size:+.2f}"
         span = "-" if each.effect is None else f"{each.effect.low:+.2f} … {each.effect.high:+.2f}"
-        cells = (
+        rows.append((
             METRICS[each.metric], each.one, each.other, f"{each.test.difference:+.2f}", f"{low:+.2f} … {high:+.2f}",
             f"{each.test.test}, {'/'.join(map(str, each.test.counts))}", f"{each.test.p_value:.3g}",
             f"{'**' * (each.p_holm < LEVEL)}{each.p_holm:.3g}{'**' * (each.p_holm < LEVEL)}", size, span,
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        ))  # fmt: skip
+    return markdown_table(_COLUMNS, rows)
 
 
 def as_csv(tests: Sequence[SeedTest]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["metric", "row", "against", "points", "low", "high", "test", "pairs_or_runs", "p", "p_holm", "g", "g_low",
-         "g_high"]
+    heads = (
+        "metric", "row", "against", "points", "low", "high", "test", "pairs_or_runs", "p", "p_holm", "g", "g_low",
+        "g_high",
     )  # fmt: skip
+    rows = []
     for each in tests:
-        size = each.effect or Effect(float("nan"), float("nan"), float("nan"))
         counts = "/".join(map(str, each.test.counts))
         numbers = (each.test.difference, *each.test.interval())
-        sizes = ["" if each.effect is None else f"{value:.6g}" for value in (size.size, size.low, size.high)]
-        writer.writerow(
+        size = each.effect
+        sizes = [""] * 3 if size is None else [f"{value:.6g}" for value in (size.size, size.low, size.high)]
+        rows.append(
             [each.metric, each.one, each.other, *(f"{value:.6g}" for value in numbers), each.test.test, counts,
              f"{each.test.p_value:.6g}", f"{each.p_holm:.6g}", *sizes]
         )  # fmt: skip
-    return text.getvalue()
+    return csv_table(heads, rows)

@@ -7,6 +7,7 @@ active weights in the forward and in the gradient of the input, and the share of
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 
 import torch
@@ -63,15 +64,10 @@ def _products(learner: Learner) -> dict[str, int]:
         channels_last = isinstance(module, nn.Linear)
         found[name] = output.numel() * (weight.shape[1] if channels_last else weight[0].numel())
 
-    layers = [
-        (name, module)
-        for name, module in learner.model.named_modules()
-        if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
-    ]
-    handles = [module.register_forward_hook(partial(note, f"{name}.weight")) for name, module in layers]
-    with learner.network.aside():
+    with ExitStack() as hooks, learner.network.aside():
+        for name, module in learner.model.named_modules():
+            if isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+                hooks.enter_context(module.register_forward_hook(partial(note, f"{name}.weight")))
         like = learner.network.example(2)
         called(learner.model.eval(), pytree.tree_map(lambda each: torch.zeros(each.shape, dtype=each.dtype), like))
-    for handle in handles:
-        handle.remove()
     return found

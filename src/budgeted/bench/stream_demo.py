@@ -22,6 +22,7 @@ from budgeted.bench.drawing import pyplot
 from budgeted.bench.figures import COLOURS
 from budgeted.bench.table import Group, RunResult
 from budgeted.bench.table_formats import caption
+from budgeted.bench.where_it_went import frozen_in
 from budgeted.learner.files import replace_file
 from budgeted.runs import run as runs
 from budgeted.runs.config import RunConfig
@@ -181,8 +182,7 @@ def _apart(group: Group, first: Group) -> str:
 
 
 def _points(group: Group, first: Group, metric: str) -> str:
-    one, other = ({int(run.config["seed"]): 100 * run.summary[metric] for run in each.runs} for each in (group, first))
-    test = paired(one, other)
+    test = paired(group.by_seed(metric), first.by_seed(metric))
     low, high = test.interval()
     return f"{test.difference:+.1f} points [{low:+.1f}, {high:+.1f}]"
 
@@ -212,7 +212,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
     for place, (text, colour) in enumerate(reversed(said)):
         middle.text(0.04, 0.05 + 0.07 * place, text, color=colour, transform=middle.transAxes)
     resting = max(groups, key=lambda group: float(np.mean(group.values("frozen_share"))))
-    share = np.mean([_frozen_by_block(run.periodic_records()) for run in resting.runs], axis=0)
+    share = 100 * np.mean([frozen_in(run)[1] for run in resting.runs], axis=0)
     extent = (0, samples[-1], -0.5, len(share) - 0.5)
     image = right.imshow(
         share, origin="lower", aspect="auto", cmap="Blues", vmin=0, vmax=max(10, share.max()), extent=extent
@@ -237,11 +237,3 @@ def _cost_of_steps(records: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
     steps = np.diff([0, *(record["steps"] for record in records)])
     spent: NDArray[np.float64] = np.diff([0, *(record["spent"]["real"] for record in records)]) / 1e9
     return spent / np.maximum(steps, 1)
-
-
-def _frozen_by_block(records: list[dict[str, Any]]) -> NDArray[np.float64]:
-    """Blocks by evaluations: percentage of the steps in between that froze the block."""
-    steps = np.diff([0, *(record["steps"] for record in records)])
-    counts = np.diff(np.array([record["frozen_steps"] for record in records]), axis=0, prepend=0)
-    shares: NDArray[np.float64] = 100 * counts.T / np.maximum(steps, 1)
-    return shares

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from budgeted.bench.text_tables import csv_table, markdown_table
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.files import named
@@ -86,6 +85,10 @@ class Group:
 
     def values(self, key: str) -> list[float]:
         return [float(run.summary[key]) for run in self.runs if run.summary[key] is not None]
+
+    def by_seed(self, key: str) -> dict[int, float]:
+        """In percent."""
+        return {int(run.config["seed"]): 100 * float(run.summary[key]) for run in self.runs}
 
     def spent(self, rule: str) -> list[float]:
         return [float(run.summary["spent"][rule]) for run in self.runs]
@@ -187,9 +190,8 @@ def cells(groups: Sequence[Group], ddof: int, style: str) -> list[list[str]]:
 
 def markdown(groups: Sequence[Group], ddof: int = 1, against: str | None = None) -> str:
     """The table with pipes and dashes, and what there is to say below it."""
-    lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
-    lines += [f"| {' | '.join(row)} |" for row in cells(groups, ddof, "markdown")]
-    return "\n".join([*lines, "", *remarks(groups, ddof, against)])
+    table = markdown_table(COLUMNS, cells(groups, ddof, "markdown"))
+    return "\n".join([table, "", *remarks(groups, ddof, against)])
 
 
 def remarks(groups: Sequence[Group], ddof: int = 1, against: str | None = None) -> list[str]:
@@ -229,18 +231,9 @@ def comparisons(groups: Sequence[Group], against: str | None = None) -> list[Tes
         if group is fixed or min(len(group.runs), len(fixed.runs)) < 2:
             continue
         one, other = (fixed, group) if against is None else (group, fixed)
-        first, second = _by_seed(one), _by_seed(other)
-        both = sorted(first.keys() & second.keys())
-        pairs = [{seed: values[seed] for seed in both} for values in (first, second)]
-        found.append(
-            Test(
-                one.label,
-                other.label,
-                welch(list(first.values()), list(second.values())),
-                paired(*pairs) if len(both) > 1 else None,
-                too_few(first, second, lambda a, b: welch(list(a.values()), list(b.values()))),
-            )
-        )
+        first, second = one.by_seed("a_auc"), other.by_seed("a_auc")
+        test = welch(list(first.values()), list(second.values()))
+        found.append(Test(one.label, other.label, test, by_common_seeds(first, second), too_few(test)))
     return _corrected(found)
 
 
@@ -284,21 +277,24 @@ def by_pairs(test: Comparison) -> str:
     return f"by seed [{low:+.2f}, {high:+.2f}], p {test.p_value:.3g} (paired, {test.counts[0]} seeds)"
 
 
-def _by_seed(group: Group) -> dict[int, float]:
-    return {int(run.config["seed"]): 100 * float(run.summary["a_auc"]) for run in group.runs}
+def by_common_seeds(one: Mapping[int, float], other: Mapping[int, float]) -> Comparison | None:
+    """The paired test over the seeds that both have, where there are two."""
+    both = sorted(one.keys() & other.keys())
+    if len(both) < 2:
+        return None
+    return paired({seed: one[seed] for seed in both}, {seed: other[seed] for seed in both})
 
 
 def as_csv(groups: Sequence[Group]) -> str:
     """One line per run: everything needed to aggregate again."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     keys = ["a_auc", "a_last", "f_last", "klr", "kgr", "frozen_share", "iterations", "samples", "slots", "bytes"]
-    writer.writerow(["group", "seed", *keys, "spent_paper", "spent_real", "train_seconds", "eval_seconds", "machines"])
+    heads = ["group", "seed", *keys, "spent_paper", "spent_real", "train_seconds", "eval_seconds", "machines"]
+    rows = []
     for group in groups:
         for run in group.runs:
             found = run.summary
             spent = found["spent"]
             times = [f"{found['train_seconds']:.3f}", f"{found['eval_seconds']:.3f}"]
             values = [*(found[key] for key in keys), spent["paper"], spent["real"], *times, run.machines]
-            writer.writerow([group.label, found["seed"], *values])
-    return text.getvalue()
+            rows.append([group.label, found["seed"], *values])
+    return csv_table(heads, rows)

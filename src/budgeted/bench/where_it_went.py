@@ -53,7 +53,7 @@ def draw_frozen(groups: Sequence[Group], path: Path) -> bool:
 
 def _frozen(group: Group) -> tuple[list[int], NDArray[np.float64]] | None:
     """Block by evaluation: the share of steps since the one before in which it rested."""
-    maps = [_frozen_in(run) for run in group.runs if run.summary.get("frozen_share")]
+    maps = [frozen_in(run) for run in group.runs if run.summary.get("frozen_share")]
     if not maps:
         return None
     samples = maps[0][0]
@@ -61,7 +61,8 @@ def _frozen(group: Group) -> tuple[list[int], NDArray[np.float64]] | None:
     return samples, np.mean(alike, axis=0)
 
 
-def _frozen_in(run: RunResult) -> tuple[list[int], NDArray[np.float64]]:
+def frozen_in(run: RunResult) -> tuple[list[int], NDArray[np.float64]]:
+    """Samples at evaluations; block by evaluation, the share of steps in between in which it rested."""
     records = run.periodic_records()
     counts = np.array([[0] * len(records[0]["frozen_steps"]), *(record["frozen_steps"] for record in records)])
     steps = np.maximum(np.diff(np.array([0, *(record["steps"] for record in records)])), 1)

@@ -14,7 +14,7 @@ from budgeted.bench.costs import Costs as Tables
 from budgeted.bench.published import paper_setting
 from budgeted.bench.slot_costs import paper_rows, slot_row
 from budgeted.budget import parse_bytes
-from budgeted.cli.output import Forgiving
+from budgeted.cli.output import Forgiving, refuse_without_folder
 from budgeted.errors import BudgetedError
 from budgeted.methods import METHODS
 from budgeted.runs.config import MOST_BATCH
@@ -56,8 +56,7 @@ class CostsCommand:
     """Write one line per row here."""
 
     def run_(self) -> None:
-        if self.csv is not None and not self.csv.parent.is_dir():
-            raise BudgetedError(f"cannot write {self.csv}: there is no folder {self.csv.parent}")
+        refuse_without_folder(self.csv)
         chosen = [METHODS[name] for name in self.methods] or list(METHODS.values())
         setup = self._setup()
         costs = Tables(setup)

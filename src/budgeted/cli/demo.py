@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich import box
+from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
@@ -60,7 +61,7 @@ class Demo:
         print(f"{self.stream.limit} digits arrive once. Every learner may spend {self.stream.compute} and keep "
               f"{self.stream.memory}, its network included:")  # fmt: skip
         print("\n".join(f"{name:9} {SAYS[name]}" for name in self.stream.learners))
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        with _bar(console) as bar:
             task = bar.add_task("", total=everything)
 
             def report(name: str, progress: RunProgress) -> None:
@@ -87,8 +88,7 @@ class Demo:
 
     def _multimodal(self) -> None:
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s")
-        console = wide_console()
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        with _bar(wide_console()) as bar:
             task = bar.add_task("")
 
             def report(policy: str, progress: RunProgress) -> None:
@@ -102,7 +102,7 @@ class Demo:
     def _freezing(self) -> None:
         Blocks(self.freezing.model, input="1x8x8").run_()
         console = wide_console()
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        with _bar(console) as progress:
             task = progress.add_task("training", total=5 * self.freezing.steps)
 
             def report(policy: str, step: int) -> None:
@@ -112,6 +112,10 @@ class Demo:
         console.print(_table(runs))
         figure = write(runs, self.freezing, self.out)
         console.print(f"figure: {figure}   record: {figure.with_suffix('.json')}", highlight=False)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,7 @@ from tyro.conf import Positional, arg
 from budgeted.bench.speed import kept_rate, measured_rate, seconds_of
 from budgeted.cli.console import wide_console
 from budgeted.errors import BudgetedError
+from budgeted.registry import load
 
 What = Literal[
     "methods", "datasets", "models", "freezing", "retrieval", "selection", "codecs", "problems", "streams", "recipes"
@@ -124,34 +126,9 @@ def _models() -> Rows:
     return [{"name": name, "summary": models.describe(name)} for name in models.names()]
 
 
-def _freezing() -> Rows:
-    from budgeted.freezing.policies import POLICIES
-
-    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in POLICIES.items()]
-
-
-def _retrievals() -> Rows:
-    from budgeted.replay import RETRIEVALS
-
-    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in RETRIEVALS.items()]
-
-
-def _selections() -> Rows:
-    from budgeted.replay import SELECTIONS
-
-    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in SELECTIONS.items()]
-
-
-def _codecs() -> Rows:
-    from budgeted.replay import CODECS
-
-    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in CODECS.items()]
-
-
-def _problems() -> Rows:
-    from budgeted.problems import PROBLEMS
-
-    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in PROBLEMS.items()]
+def _parts(registry: str) -> Rows:
+    """The classes of a registry, which is named as `module:NAME`."""
+    return [{"name": name, "summary": _first_line(kind.__doc__)} for name, kind in load(registry).items()]
 
 
 def _streams() -> Rows:
@@ -224,11 +201,11 @@ _ROWS: dict[str, Callable[[], Rows]] = {
     "methods": _methods,
     "datasets": _datasets,
     "models": _models,
-    "freezing": _freezing,
-    "retrieval": _retrievals,
-    "selection": _selections,
-    "codecs": _codecs,
-    "problems": _problems,
+    "freezing": partial(_parts, "budgeted.freezing:POLICIES"),
+    "retrieval": partial(_parts, "budgeted.replay:RETRIEVALS"),
+    "selection": partial(_parts, "budgeted.replay:SELECTIONS"),
+    "codecs": partial(_parts, "budgeted.replay:CODECS"),
+    "problems": partial(_parts, "budgeted.problems:PROBLEMS"),
     "streams": _streams,
     "recipes": _recipes,
 }

@@ -7,7 +7,10 @@ import contextlib
 import io
 import os
 import sys
+from pathlib import Path
 from typing import IO
+
+from budgeted.errors import BudgetedError
 
 #: Where a terminal cannot show what we print.
 _PLAIN = {"±": "+-", "†": "+", "─": "-", "│": "|", "≤": "<=", "≥": ">=", "…": "...", "→": "->"}
@@ -35,6 +38,13 @@ def mute(stream: IO[str]) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
+
+
+def refuse_without_folder(*paths: Path | None) -> None:
+    """Before anything is computed: files that have no place to be written to."""
+    for path in paths:
+        if path is not None and not path.parent.is_dir():
+            raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 class Forgiving(io.TextIOWrapper):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -11,7 +12,7 @@ from rich.table import Table
 from tyro.conf import UseAppendAction, arg
 
 from budgeted import streams
-from budgeted.budget import Cost, format_bytes, format_compute, total
+from budgeted.budget import format_bytes, format_compute, total
 from budgeted.cli.console import wide_console
 from budgeted.cli.recommend import recommend_for
 from budgeted.cli.set_argument import with_pairs
@@ -79,25 +80,11 @@ class PlanCommand:
         if self.recommend:
             return recommend_for(self)
         info = streams.info(self.dataset)
-        config = RunConfig(
-            method=self.method,
-            dataset=self.dataset,
-            stream=self.stream,
-            model=self.model,
-            iterations=1.0 if self.iterations is None and self.compute is None else self.iterations,
-            compute=self.compute,
-            slots=self.slots,
-            memory=self.memory,
-            batch_size=self.batch_size,
-            eval_every=self.eval_every,
-            freezing=self.freezing,
-            codec=self.codec,
-            problem=self.problem,
-            retrieval=self.retrieval,
-            limit=self.limit,
-            seed=self.seed,
-            settings=with_pairs({}, self.set),
-        )
+        of_a_run = {item.name for item in dataclasses.fields(RunConfig)}
+        given = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name in of_a_run}
+        if self.compute is None and self.iterations is None:
+            given["iterations"] = 1.0
+        config = RunConfig(**given, settings=with_pairs({}, self.set))
         plan = make_plan(
             config.build_method(),
             info,
@@ -131,25 +118,11 @@ class PlanCommand:
 
 
 def _as_json(plan: LearnerPlan) -> dict[str, Any]:
-    def both(cost: Cost) -> dict[str, int]:
-        return {"paper": cost.paper, "real": cost.real}
-
-    return {
-        "method": plan.method,
-        "dataset": plan.dataset,
-        "model": plan.model,
-        "rule": plan.rule,
-        "samples": plan.samples,
-        "batch_size": plan.batch_size,
-        "slots": plan.slots,
-        "slots_estimated_from": plan.typical and plan.typical.looked_at,
-        "bytes": {**plan.bytes, "total": sum(plan.bytes.values())},
-        "iterations": plan.iterations,
-        "steps": plan.steps,
-        "per_step": {name: both(cost) for name, cost in plan.per_step.items()},
-        "spent": both(plan.spent),
-        "seconds": plan.seconds,
-    }
+    found = dataclasses.asdict(plan)
+    del found["typical"]
+    found["slots_estimated_from"] = plan.typical and plan.typical.looked_at
+    found["bytes"]["total"] = sum(plan.bytes.values())
+    return found
 
 
 def _slots(plan: LearnerPlan) -> str:

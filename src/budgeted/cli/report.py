@@ -17,7 +17,7 @@ from budgeted.bench.page_data import page_data
 from budgeted.bench.query import Found, look, where
 from budgeted.bench.report import write_report
 from budgeted.bench.table import RunResult
-from budgeted.cli.output import Forgiving
+from budgeted.cli.output import Forgiving, refuse_without_folder
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import replace_file
 
@@ -68,8 +68,7 @@ class Report:
 
     def _write_page(self, found: Found, runs: Sequence[RunResult], command: str) -> None:
         assert self.html is not None
-        if not self.html.parent.is_dir():
-            raise BudgetedError(f"cannot write {self.html}: there is no folder {self.html.parent}")
+        refuse_without_folder(self.html)
         board = [] if self.records is None else read_board(self.records)
         if not runs and not board:
             raise BudgetedError("there is no finished run to show: finish one, or ask for other conditions")

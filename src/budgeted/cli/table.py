@@ -15,6 +15,7 @@ from budgeted.bench.steps import markdown_steps
 from budgeted.bench.table import Group, as_csv, chosen, find_runs, group_runs, markdown
 from budgeted.bench.table_formats import latex, terminal
 from budgeted.cli.console import wide_console
+from budgeted.cli.output import refuse_without_folder
 from budgeted.errors import BudgetedError
 
 
@@ -55,10 +56,14 @@ class Table:
     def run_(self) -> None:
         if not self.folders:
             raise BudgetedError("give folders of runs, as in `budgeted table runs`")
-        for path in (self.csv, self.figure, self.dots, self.tradeoff, self.codecs):
-            if path is not None and not path.parent.is_dir():
-                raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")
-        for path in (self.figure, self.dots, self.tradeoff, self.codecs):
+        figures = (
+            (self.figure, draw_over_stream),
+            (self.dots, draw_dots),
+            (self.tradeoff, draw_against_compute),
+            (self.codecs, draw_codecs),
+        )
+        refuse_without_folder(self.csv, *(path for path, _ in figures))
+        for path, _ in figures:
             if path is not None:
                 refuse_undrawable(path)
         groups = chosen(group_runs(find_runs(self.folders)), self.rows)
@@ -69,14 +74,10 @@ class Table:
             print(f"\n{markdown_steps(groups)}")
         if self.csv is not None:
             self.csv.write_text(as_csv(groups))
-        if self.figure is not None:
-            draw_over_stream(groups, self.figure)
-        if self.dots is not None:
-            draw_dots(groups, self.dots)
-        if self.tradeoff is not None:
-            draw_against_compute(groups, self.tradeoff)
+        for path, draw in figures:
+            if path is not None:
+                draw(groups, path)
         if self.codecs is not None:
-            draw_codecs(groups, self.codecs)
             print(codec_table(groups))
 
     def _print(self, groups: Sequence[Group]) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from budgeted.cli.output import refuse_without_folder
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import write_json
 from budgeted.runs.verify import STRETCHES, TOLERANCE, Looked, Verification, verify
@@ -39,8 +40,7 @@ class Verify:
     """Print what was found as JSON for a script."""
 
     def run_(self) -> None:
-        if self.out is not None and not self.out.parent.is_dir():
-            raise BudgetedError(f"cannot write {self.out}: there is no folder {self.out.parent}")
+        refuse_without_folder(self.out)
         shown = None if self.json else lambda looked: print(_line(looked), flush=True)
         found = verify(
             self.run,

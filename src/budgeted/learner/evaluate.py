@@ -90,16 +90,5 @@ def _predicted(learner: Learner, images: Images) -> NDArray[np.int64]:
     return np.concatenate([learner.predict(piece).numpy() for piece in pieces])
 
 
-def fixed_subset(labels: NDArray[np.int64], count: int | None) -> NDArray[np.int64]:
-    """The first images of each class in turn, the same for every seed: `count` of them, or all."""
-    if count is None or count >= len(labels):
-        return np.arange(len(labels))
-    rank = np.empty(len(labels), np.int64)
-    for label in np.unique(labels):
-        places = np.flatnonzero(labels == label)
-        rank[places] = np.arange(len(places))
-    return np.sort(np.lexsort((labels, rank))[:count])
-
-
 def as_tensor(images: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(images))

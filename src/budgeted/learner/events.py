@@ -9,7 +9,6 @@ A listener that fails is heard of in the log and asked no more: telling never en
 from __future__ import annotations
 
 import csv
-import importlib
 import logging
 import sys
 import time
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, needed
 
 if TYPE_CHECKING:
     from budgeted.learner.learner import Learner
@@ -137,11 +136,8 @@ def csv_file(path: Path | str) -> Listener:
 
 def tensorboard(folder: Path | str) -> Listener:
     """Numbers as curves over the samples, all else as text, for `tensorboard --logdir FOLDER`."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise BudgetedError("TensorBoard files need tensorboard: pip install 'budgeted[tensorboard]'") from error
-    writer = SummaryWriter(str(folder))
+    said = "TensorBoard files need tensorboard: pip install 'budgeted[tensorboard]'"
+    writer = needed("torch.utils.tensorboard", said).SummaryWriter(str(folder))
 
     def write(event: Event) -> None:
         if event.spent is not None:
@@ -193,11 +189,7 @@ def tracker_of(text: str, config: Mapping[str, Any]) -> AbstractContextManager[L
         return None
     if not project:
         raise BudgetedError(f"name a project of {name}, as in --events {name}:mine")
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        raise BudgetedError(f"events to {name} need it: pip install {name}") from error
-    return _tracked(module, project, config)
+    return _tracked(needed(name, f"events to {name} need it: pip install {name}"), project, config)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,21 +34,16 @@ from budgeted.errors import BudgetedError
 from budgeted.limits import limited
 from budgeted.methods.er import ER
 from budgeted.methods.lent import LentToMethod
-from budgeted.methods.method import METHODS, Method, Step
+from budgeted.methods.method import METHODS, Behind, Method, Step
 from budgeted.network import Network
 from budgeted.network.evaluation_mode import evaluating
 from budgeted.problems.batches import length
 
 _LINKS = 3  # of the chain: views beyond the batch as it is
 
-if TYPE_CHECKING:
-    _Behind = Method
-else:  # no fields of a method's own: those of the class that it stands before are kept
-    _Behind = object
-
 
 @dataclass
-class Collaboration(_Behind):
+class Collaboration(Behind):
     """A second network beside the method behind it (in the order of a class's bases)."""
 
     kept = ("peer", "twin")

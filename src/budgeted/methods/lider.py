@@ -23,7 +23,6 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -33,19 +32,13 @@ from budgeted.errors import BudgetedError
 from budgeted.limits import limited
 from budgeted.methods.der import DarkExperienceReplay
 from budgeted.methods.lent import LentToMethod
-from budgeted.methods.method import METHODS, Method, Step
+from budgeted.methods.method import METHODS, Behind, Method, Step
 
 _SMALL = 1e-7  # against a division by zero where a position has no activation at all
 
 
-if TYPE_CHECKING:
-    _Behind = Method
-else:  # no fields of a method's own: those of the class that it stands before are kept
-    _Behind = object
-
-
 @dataclass
-class LipschitzTerm(_Behind):
+class LipschitzTerm(Behind):
     """Adds the term to the loss of the method behind it (in the order of a class's bases)."""
 
     kept = ("targets", "averaged")

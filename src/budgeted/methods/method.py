@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -209,3 +209,8 @@ class _Methods(Registry[type[Method]]):
 
 
 METHODS = _Methods("method", "methods", lambda: Method)
+
+if TYPE_CHECKING:
+    Behind = Method
+else:  # for a class that stands before any method: no fields of its own, those of the method are kept
+    Behind = object

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from budgeted.errors import BudgetedError, UnknownName
+from budgeted.errors import BudgetedError, UnknownName, needed
 
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PROJECTOR = "multi_modal_projector"
@@ -60,7 +60,7 @@ def with_lora(model: nn.Module, settings: Lora = PUBLISHED, *, seed: int = 0) ->
     """The model with adapters, drawn from `seed`; nothing but them and the projector is trained."""
     if settings.rank < 1 or not 0 <= settings.dropout < 1:
         raise BudgetedError(f"rank {settings.rank}, dropout {settings.dropout}: rank from 1, dropout in [0, 1)")
-    peft = needed_peft()
+    peft = needed("peft", "adapters need the package peft: pip install 'budgeted[multimodal]'")
     chosen = peft.LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
@@ -79,11 +79,3 @@ def with_lora(model: nn.Module, settings: Lora = PUBLISHED, *, seed: int = 0) ->
 def target(layers: tuple[str, ...] = LAYERS) -> str:
     """The expression that matches these layers of the language model, and none of the pictures' tower."""
     return rf"(?:.*\.)?language_model\.(?:.*\.)?(?:{'|'.join(layers)})"
-
-
-def needed_peft() -> Any:
-    try:
-        import peft
-    except ImportError as error:
-        raise BudgetedError("adapters need the package peft: pip install 'budgeted[multimodal]'") from error
-    return peft

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, needed
 from budgeted.models.parts import ImageShape
 
 if TYPE_CHECKING:
@@ -134,10 +134,6 @@ def draw_vit(name: str, module: nn.Module, generator: torch.Generator) -> None:
 
 def needed_transformers() -> Any:
     """The optional package, imported when the first vision transformer is built: that takes seconds."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise BudgetedError(
-            "vision transformers need the package transformers: pip install 'budgeted[transformers]'"
-        ) from error
-    return transformers
+    return needed(
+        "transformers", "vision transformers need the package transformers: pip install 'budgeted[transformers]'"
+    )

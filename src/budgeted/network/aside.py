@@ -141,12 +141,8 @@ class RunsAside(Priced):
         def keep(module: nn.Module, given: tuple[Tensor, ...]) -> None:
             found.append(given[0].detach().float())
 
-        handle = self.head.register_forward_pre_hook(keep)
-        try:
-            with self.aside(), evaluating(self.model):
-                called(self.model, inputs)
-        finally:
-            handle.remove()
+        with self.head.register_forward_pre_hook(keep), self.aside(), evaluating(self.model):
+            called(self.model, inputs)
         self.account.charge(purpose, cost)
         return found[0]
 

@@ -7,6 +7,7 @@ are those of the model as it was given: its head is not grown, or every new row 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -183,10 +184,10 @@ class DryNetwork(Network):
         def note(module: nn.Module, given: Any, output: Any) -> None:
             found.append(tuple((output if isinstance(output, Tensor) else output[0]).shape[1:]))
 
-        handles = [self.model.get_submodule(name).register_forward_hook(note) for name in names]
-        self._fake(self.example(2))
-        for handle in handles:
-            handle.remove()
+        with contextlib.ExitStack() as hooks:
+            for name in names:
+                hooks.enter_context(self.model.get_submodule(name).register_forward_hook(note))
+            self._fake(self.example(2))
         return found
 
 

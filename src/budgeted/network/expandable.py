@@ -115,15 +115,13 @@ class Expandable(nn.Module):
         def note(module: nn.Module, arguments: tuple[Any, ...]) -> None:
             shapes.append(tuple(arguments[0].shape))
 
-        handle = self.model.get_submodule(self._head).register_forward_pre_hook(note)
+        head = self.model.get_submodule(self._head)
         try:
-            with torch.no_grad(), evaluating(self.model):
+            with head.register_forward_pre_hook(note), torch.no_grad(), evaluating(self.model):
                 given, named = pytree.tree_map_only(Tensor, lambda each: each.to("meta"), (given, named))
                 functional_call(self.model, weights, given, named, tie_weights=False)
         except Exception:  # at the latest in the head, which is too narrow for two
             return shapes[0] if shapes else ()
-        finally:
-            handle.remove()
         return ()
 
 

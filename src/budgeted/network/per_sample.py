@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -161,16 +161,11 @@ def _noting(model: nn.Module, uses: list[_Use]) -> Iterator[None]:
             statistics = edge.node._saved_result1, edge.node._saved_result2  # type: ignore[attr-defined]
         uses.append(_Use(module, source.detach(), tuple(output.shape), edge, statistics))
 
-    handles = [
-        module.register_forward_hook(note, with_kwargs=True)
-        for module in model.modules()
-        if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-    ]
-    try:
+    with ExitStack() as hooks:
+        for module in model.modules():
+            if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+                hooks.enter_context(module.register_forward_hook(note, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _least_dims(use: _Use) -> int:

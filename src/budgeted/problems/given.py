@@ -41,9 +41,7 @@ def _from_elsewhere(given: Any, shape: tuple[int, ...]) -> Any:
 
 def picture(image: Image.Image, shape: tuple[int, ...]) -> Tensor:
     """uint8, channels x height x width: grey where there is one channel, squeezed to the size."""
-    from PIL import Image
-
-    from budgeted.streams.pixels import DEEP_MODES, turned_upright
+    from budgeted.streams.pixels import DEEP_MODES, resized
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise BudgetedError(
@@ -52,13 +50,7 @@ def picture(image: Image.Image, shape: tuple[int, ...]) -> Tensor:
     if image.mode in DEEP_MODES:
         raise BudgetedError(f"a picture of mode {image.mode} has more than 8 bits a channel: convert it to 8 bits")
     channels, height, width = shape
-    image = turned_upright(image)
-    whole = image.convert("RGBA") if "transparency" in image.info else image
-    found = whole.convert("L" if channels == 1 else "RGB")
-    if found.size != (width, height):
-        found = found.resize((width, height), Image.Resampling.BILINEAR)
-    pixels = np.array(found).reshape(height, width, channels).transpose(2, 0, 1)
-    return torch.from_numpy(np.ascontiguousarray(pixels))
+    return torch.from_numpy(np.array(resized(image, (channels, height, width))))
 
 
 def is_one(given: Any, shape: tuple[int, ...]) -> bool:

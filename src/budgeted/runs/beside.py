@@ -169,14 +169,7 @@ def main() -> None:
 
 def _learner(config: RunConfig, data: TestData, samples: int) -> Learner:
     """One like the run's, with an empty memory and no steps to run."""
-    info = data.info
-    planner = Planner(
-        config.build_method(), info, config.network, samples=samples,
-        settings=config.build_settings(info.flips, info.problem),
-        order=config.stream, eval_every=config.eval_every, seed=config.seed, device=config.device,
-        problem=config.problem,
-    )  # fmt: skip
-    return planner.learner(iterations=0.0)
+    return Planner.of_run(config, data.info, samples).learner(iterations=0.0)
 
 
 if __name__ == "__main__":

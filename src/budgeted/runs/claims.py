@@ -18,7 +18,7 @@ from budgeted.learner import state
 from budgeted.learner.files import read_bytes
 from budgeted.runs.config import RunConfig, refuse_other_config
 from budgeted.runs.content import refuse_other_content
-from budgeted.runs.folder import CONFIG, RECORDS, RunFolder
+from budgeted.runs.folder import CONFIG, RECORDS, RunFolder, opened
 from budgeted.runs.records import MOST_RECORDS, parsed, records_digest
 from budgeted.runs.run import Run, summarise
 
@@ -65,10 +65,7 @@ class Claims:
 
 def claims_of(path: Path) -> Claims:
     """Read it; what is damaged so that nothing can be replayed is refused in one line."""
-    if not (path / CONFIG).is_file():
-        raise BudgetedError(f"{path} is no run folder: it has no {CONFIG}; `budgeted run` makes one")
-    folder = RunFolder(path)
-    config = RunConfig.from_mapping(folder.config(), str(path / CONFIG))
+    folder, config = opened(path)
     try:
         content = read_bytes(path / RECORDS, MOST_RECORDS)
         content = content[: content.rfind(b"\n") + 1]

@@ -25,7 +25,7 @@ from budgeted.learner.files import (
     write_json,
 )
 from budgeted.learner.learner import Learner
-from budgeted.runs.config import CONFIG_SEAL
+from budgeted.runs.config import CONFIG_SEAL, RunConfig
 from budgeted.runs.counter import StepCounter
 from budgeted.runs.keeping import NEWEST, Keep, kept
 from budgeted.runs.records import Records
@@ -181,6 +181,14 @@ class RunFolder:
 
     def step_counter(self, config: Mapping[str, Any], least: int | None) -> StepCounter:
         return StepCounter(self.path / EXECUTED, json_digest(config), least)
+
+
+def opened(path: Path) -> tuple[RunFolder, RunConfig]:
+    """The folder of a run that was begun, and its configuration."""
+    if not (path / CONFIG).is_file():
+        raise BudgetedError(f"{path} is no run folder: it has no {CONFIG}; `budgeted run` makes one")
+    folder = RunFolder(path)
+    return folder, RunConfig.from_mapping(folder.config(), str(path / CONFIG))
 
 
 # -- what knows by itself whether it was changed ------------------------------------------------------------------

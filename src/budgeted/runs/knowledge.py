@@ -35,7 +35,7 @@ as none, and the ratio to it is undefined (None) rather than a quotient of round
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,20 +109,6 @@ def knowledge(
         klr=loss / previous if previous > EPSILON else None,
         kgr=gain / missing if missing > EPSILON else None,
     )
-
-
-def klr_average(intervals: Sequence[Knowledge]) -> float:
-    """Mean KLR over the intervals but the first, before which next to nothing is known."""
-    if len(intervals) < 2:
-        raise UndefinedMetric(f"the mean KLR leaves out the first interval and needs 2, not {len(intervals)}")
-    return _mean([interval.klr for interval in intervals[1:]], "KLR", "nothing was known before", offset=2)
-
-
-def kgr_average(intervals: Sequence[Knowledge]) -> float:
-    """Mean KGR over all intervals."""
-    if not intervals:
-        raise UndefinedMetric("the mean KGR needs at least one interval: predict the test set at two moments")
-    return _mean([interval.kgr for interval in intervals], "KGR", "nothing was left to be gained", offset=1)
 
 
 @dataclass(frozen=True)
@@ -221,10 +207,3 @@ def _labels(name: str, given: npt.ArrayLike, allowed: Collection[int]) -> _Label
     if foreign := sorted(used.difference(allowed)):
         raise UndefinedMetric(f"{name} holds class {foreign[0]}, which is not one of its {len(allowed)} classes")
     return array.astype(np.int64)
-
-
-def _mean(ratios: Sequence[float | None], name: str, reason: str, offset: int) -> float:
-    defined = [ratio for ratio in ratios if ratio is not None]
-    if len(defined) < len(ratios):
-        raise UndefinedMetric(f"{name} of interval {ratios.index(None) + offset} is undefined: {reason}")
-    return math.fsum(defined) / len(defined)

@@ -26,6 +26,7 @@ from budgeted.methods import Method
 from budgeted.network.expandable import Expandable
 from budgeted.problems import PROBLEMS, Problem
 from budgeted.replay import CODECS, Codec, Column, bytes_per_slot
+from budgeted.runs.config import RunConfig
 from budgeted.runs.typical import Typical, typical_of
 from budgeted.streams import Dataset, DatasetInfo, Stream, make_stream, stream_of
 
@@ -133,6 +134,15 @@ class Planner:
         self.method, self.info, self.model, self.settings = method, info, model, settings
         self.samples, self.seed, self.device = samples, seed, device
         self.course = course_of(info, samples, order, eval_every)
+
+    @classmethod
+    def of_run(cls, config: RunConfig, info: DatasetInfo, samples: int) -> Planner:
+        """For the run that a configuration gives over data of this kind."""
+        return cls(
+            config.build_method(), info, config.network, settings=config.build_settings(info.flips, info.problem),
+            samples=samples, order=config.stream, eval_every=config.eval_every, seed=config.seed,
+            device=config.device, problem=config.problem,
+        )  # fmt: skip
 
     def learner(self, *, rows: int = 1, batch_size: int | None = None, **more: Any) -> Learner:
         """A new one, whose model has so many outputs."""

@@ -108,19 +108,11 @@ class Run:
 
     def _build_learner(self) -> Learner:
         _make_base(self.config.network)
-        config, info = self.config, self.dataset.info
-        method, settings, budget = (
-            config.build_method(),
-            config.build_settings(info.flips, info.problem),
-            config.budget(),
-        )
+        config = self.config
         slots = None if config.unlimited else config.slots or (1 if config.memory else DEFAULT_SLOTS)
-        planner = Planner(
-            method, info, config.network, settings=settings, samples=len(self.stream), order=config.stream,
-            eval_every=config.eval_every, seed=config.seed, device=config.device, problem=config.problem,
-        )  # fmt: skip
+        planner = Planner.of_run(config, self.dataset.info, len(self.stream))
         rule: Rule = "paper" if config.byte_rule == "paper" else "real"
-        terms = planner.terms(budget, slots, config.iterations, rule, spends=config.spend_savings)
+        terms = planner.terms(config.budget(), slots, config.iterations, rule, spends=config.spend_savings)
         return planner.learner(
             slots=terms.slots, iterations=terms.iterations, budget=terms.budget, spending=terms.spending,
             spend_savings=config.spend_savings,

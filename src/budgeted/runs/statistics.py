@@ -157,75 +157,57 @@ def paired(first: Mapping[int, float], second: Mapping[int, float]) -> Compariso
     return Comparison("paired", _mean(differences), (_variance(differences),), (len(differences),))
 
 
-def compare(first: Mapping[int, float], second: Mapping[int, float]) -> Comparison:
-    """The paired test where the seeds match, otherwise Welch's."""
-    if set(first) == set(second):
-        return paired(first, second)
-    return welch(list(first.values()), list(second.values()))
-
-
-def power_of(comparison: Comparison, difference: float, level: float = LEVEL) -> float:
+def power_of(comparison: Comparison, difference: float) -> float:
     """Chance that such a test finds a true `difference`, taking the observed variances for the true ones."""
-    return _power(difference, *_error_and_degrees(comparison.variances, comparison.counts), level)
+    return _power(difference, *_error_and_degrees(comparison.variances, comparison.counts))
 
 
-def smallest_detectable(comparison: Comparison, power: float = POWER, level: float = LEVEL) -> float:
-    """The smallest true difference that as many runs with these variances would find with chance `power`."""
+def smallest_detectable(comparison: Comparison) -> float:
+    """The smallest true difference that as many runs with these variances would find with chance POWER."""
     error, degrees = _error_and_degrees(comparison.variances, comparison.counts)
     if error == 0:
         return 0.0
     upper = 1.0
-    while _power(upper, 1.0, degrees, level) < power:
+    while _power(upper, 1.0, degrees) < POWER:
         upper *= 2
-    ratio = optimize.brentq(lambda ratio: _power(ratio, 1.0, degrees, level) - power, 0.0, upper, xtol=1e-9)
+    ratio = optimize.brentq(lambda ratio: _power(ratio, 1.0, degrees) - POWER, 0.0, upper, xtol=1e-9)
     return float(ratio) * error
 
 
-def seeds_needed(comparison: Comparison, power: float = POWER, level: float = LEVEL) -> int | None:
-    """Seeds per method that would find the observed difference with chance `power`; None above MOST_SEEDS."""
+def seeds_needed(comparison: Comparison) -> int | None:
+    """Seeds per method that would find the observed difference with chance POWER; None above MOST_SEEDS."""
 
     def enough(seeds: int) -> bool:
         error, degrees = _error_and_degrees(comparison.variances, (seeds,) * len(comparison.variances))
-        return _power(comparison.difference, error, degrees, level) >= power
+        return _power(comparison.difference, error, degrees) >= POWER
 
     if comparison.difference == 0 or not enough(MOST_SEEDS):
         return None
     return _first_true(enough, 2, MOST_SEEDS)
 
 
-def too_few(
-    first: Mapping[int, float],
-    second: Mapping[int, float],
-    test: Callable[[Mapping[int, float], Mapping[int, float]], Comparison] = compare,
-    power: float = POWER,
-    level: float = LEVEL,
-) -> str | None:
+def too_few(comparison: Comparison) -> str | None:
     """A warning where the runs cannot tell the two methods apart, None where they can."""
-    counts = f"{len(first)} and {len(second)} runs"
-    if min(len(first), len(second)) < 2:
-        return f"{counts} say nothing about the spread: run at least 2 seeds of both methods"
-    comparison = test(first, second)
-    if comparison.p_value < level:
+    if comparison.p_value < LEVEL:
         return None
+    counts = f"{' and '.join(map(str, comparison.counts))} runs"
     if comparison.standard_error == 0:
         return f"{counts} show neither a difference nor a spread: check that the two methods differ"
     size = abs(comparison.difference)
     text = (
         f"{counts} cannot tell a difference of {size:.3g} "
         f"({comparison.test} test, p {comparison.p_value:.2g}): "
-        f"they find one of {smallest_detectable(comparison, power, level):.3g} with chance {power:g}"
+        f"they find one of {smallest_detectable(comparison):.3g} with chance {POWER:g}"
     )
     if size == 0:
         return text
-    seeds = seeds_needed(comparison, power, level)
+    seeds = seeds_needed(comparison)
     needed = f"{seeds:,}" if seeds else f"more than {MOST_SEEDS:,}"
     return f"{text}; {size:.3g} would take {needed} seeds each"
 
 
-def rank(
-    groups: Mapping[str, Sequence[float]], higher_is_better: bool = True, level: float = LEVEL, ddof: int = 1
-) -> list[Row]:
-    """Rows in the order given: the best mean, and every method that Welch's test does not tell from it.
+def rank(groups: Mapping[str, Sequence[float]], ddof: int = 1) -> list[Row]:
+    """Rows in the order given: the highest mean, and every method that Welch's test does not tell from it.
 
     As in the paper there is no correction for the number of methods compared; more methods, more chance
     findings.
@@ -233,7 +215,7 @@ def rank(
     if not groups:
         raise NoStatistic("a table needs at least one method with a run")
     summaries = {method: summarise(values, ddof) for method, values in groups.items()}
-    best = (max if higher_is_better else min)(summaries, key=lambda method: summaries[method].mean)
+    best = max(summaries, key=lambda method: summaries[method].mean)
     rows: list[Row] = []
     for method, summary in summaries.items():
         mark: Mark = "best"
@@ -242,7 +224,7 @@ def rank(
             mark = "untested"
             if min(summary.count, summaries[best].count) > 1:
                 p_value = welch(groups[method], groups[best]).p_value
-                mark = "worse" if p_value < level else "tied"
+                mark = "worse" if p_value < LEVEL else "tied"
         rows.append(Row(method, summary, mark, p_value))
     return rows
 
@@ -263,10 +245,10 @@ def _error_and_degrees(variances: Sequence[float], counts: Sequence[int]) -> tup
     return math.sqrt(sum(terms) * largest), degrees
 
 
-def _power(difference: float, error: float, degrees: float, level: float) -> float:
+def _power(difference: float, error: float, degrees: float) -> float:
     if error == 0:
-        return 1.0 if difference else level
-    critical = float(stats.t.ppf(1 - level / 2, degrees))
+        return 1.0 if difference else LEVEL
+    critical = float(stats.t.ppf(1 - LEVEL / 2, degrees))
     shift = abs(difference) / error
     # The far tail is below 3e-7 from a shift of 5 on, where scipy may also answer nan for it.
     far = float(stats.nct.cdf(-critical, degrees, shift)) if shift < 5 else 0.0

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from budgeted import streams
-from budgeted.learner.evaluate import as_tensor, fixed_subset
+from budgeted.learner.evaluate import as_tensor
 from budgeted.runs.config import RunConfig
+from budgeted.streams.orders import first_of_each_class
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class TestData:
 
     @classmethod
     def of(cls, config: RunConfig, dataset: streams.Dataset) -> TestData:
-        chosen = fixed_subset(dataset.test_labels, config.eval_samples)
+        chosen = first_of_each_class(dataset.test_labels, config.eval_samples)  # the same for every seed
         images, chosen = streams.held(dataset.test_images, chosen, config.skip_bad)
         held: Tensor | streams.Images = as_tensor(images) if isinstance(images, np.ndarray) else images
         domains = None if dataset.test_domains is None else dataset.test_domains[chosen]

@@ -13,7 +13,7 @@ from budgeted.learner import state
 from budgeted.learner.learner import Learner
 from budgeted.runs.config import RunConfig
 from budgeted.runs.environment import environment
-from budgeted.runs.folder import CONFIG, RunFolder
+from budgeted.runs.folder import opened
 from budgeted.runs.run import Run
 
 
@@ -35,10 +35,7 @@ class Trained:
 def trained(path: Path) -> Trained:
     """The learner of the run in this folder. The folder is read and not changed; the data set must be at hand, since
     shape, normalisation and names of the classes are its."""
-    if not (path / CONFIG).is_file():
-        raise BudgetedError(f"{path} is no run folder: it has no {CONFIG}; `budgeted run` makes one")
-    folder = RunFolder(path)
-    config = RunConfig.from_mapping(folder.config(), str(path / CONFIG))
+    folder, config = opened(path)
     config.refuse_other_sources()
     found = folder.read_checkpoint()
     if found is None:

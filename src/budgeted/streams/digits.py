@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import needed
 from budgeted.streams.dataset import Dataset, Part, Request, assemble
 from budgeted.streams.idx import DIGIT_CLASSES
 from budgeted.streams.orders import limit
@@ -18,11 +18,8 @@ def read(request: Request) -> Dataset:
 
     The split never changes: 36 test samples of each digit, drawn with seed 0; the other 1,437 train.
     """
-    try:
-        from sklearn.datasets import load_digits  # slow to import, and nothing else here needs it
-    except ImportError as problem:
-        raise BudgetedError("the digits come with scikit-learn: pip install scikit-learn") from problem
-    content = load_digits()
+    # slow to import, and nothing else here needs it
+    content = needed("sklearn.datasets", "the digits come with scikit-learn: pip install scikit-learn").load_digits()
     images = ((np.asarray(content.images, np.int64) * 255 + 8) // 16).astype(np.uint8)[:, None]
     labels = np.asarray(content.target, np.int64)
     is_test = np.zeros(len(labels), bool)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, needed
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.iterated import Walk, word
@@ -165,8 +165,4 @@ def _column(features: Any, fits: Callable[[Any], bool], usual: str, name: str) -
 
 
 def _datasets() -> Any:
-    try:
-        import datasets
-    except ImportError as problem:
-        raise BudgetedError("hf: needs Hugging Face datasets: pip install 'budgeted[data]'") from problem
-    return datasets
+    return needed("datasets", "hf: needs Hugging Face datasets: pip install 'budgeted[data]'")

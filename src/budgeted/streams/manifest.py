@@ -23,7 +23,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, needed
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.files import open_regular, read_regular, size_of
@@ -182,7 +182,8 @@ def _class_names(path: Path) -> list[str]:
 
 def _parquet(path: Path, builder: Builder, options: Any) -> Callable[[int], bytes] | None:
     """Fills the builder; answers with a reader of the pictures where the file holds them."""
-    pyarrow, parquet = _pyarrow()
+    said = "Parquet files need pyarrow: pip install 'budgeted[data]'"
+    pyarrow, parquet = needed("pyarrow", said), needed("pyarrow.parquet", said)
     columns = _Columns(options)
     try:
         with open_regular(path) as file:  # no FIFO, no device
@@ -254,12 +255,3 @@ class _Pictures:
             return self._table.read_row_group(group, columns=[self._column], use_threads=False).column(0)
         except Exception as problem:  # damage shows where pages are unpacked
             raise DataError(f"{self._path}: row group {group} cannot be read ({problem}): write it again") from problem
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as problem:
-        raise BudgetedError("Parquet files need pyarrow: pip install 'budgeted[data]'") from problem
-    return pyarrow, parquet

@@ -47,7 +47,7 @@ def disjoint(
 
     When n classes do not divide evenly, the first n mod `tasks` tasks have one class more than the others.
     """
-    return _arrange(disjoint_tasks(labels, seed, tasks=tasks, class_order=class_order), seed, "in task")
+    return by_task(disjoint_tasks(labels, seed, tasks=tasks, class_order=class_order), seed)
 
 
 def blurry(
@@ -64,12 +64,17 @@ def blurry(
     are divided evenly among the other tasks; what does not divide goes, one each, to the tasks following its
     own, cyclically. 5,000 samples, 5 tasks, 0.92: 4,600 in the class's own task, 100 in each other one.
     """
-    return _arrange(blurry_tasks(labels, seed, tasks=tasks, major=major, class_order=class_order), seed, "in task")
+    return by_task(blurry_tasks(labels, seed, tasks=tasks, major=major, class_order=class_order), seed)
 
 
 def domain(labels: ArrayLike, domains: ArrayLike, seed: int) -> Indices:
     """Domains one after the other in ascending order of their number, shuffled inside each."""
-    return _arrange(domain_tasks(labels, domains), seed, "in task")
+    return by_task(domain_tasks(labels, domains), seed)
+
+
+def by_task(tasks: Indices, seed: int) -> Indices:
+    """Tasks one after the other, shuffled inside each."""
+    return _arrange(tasks, seed, "in task")
 
 
 def by_time(times: NDArray[np.float64]) -> Indices:
@@ -93,11 +98,24 @@ def limit(labels: ArrayLike, n: int, seed: int) -> Indices:
         raise BudgetedError(
             f"limit of {n} samples is below the {len(classes)} classes: allow at least one for each class"
         )
-    quotas = _level_quotas(available, n)
-    grouped = np.lexsort((random_keys(seed, "limit", len(known)), member_of))
-    rank_in_class = np.empty(len(known), dtype=np.int64)
-    rank_in_class[grouped] = np.arange(len(known)) - np.repeat(np.cumsum(available) - available, available)
-    return np.flatnonzero(rank_in_class < quotas[member_of]).astype(np.int64)
+    ranks = ranks_in_class(known, random_keys(seed, "limit", len(known)))
+    return np.flatnonzero(ranks < _level_quotas(available, n)[member_of]).astype(np.int64)
+
+
+def ranks_in_class(labels: ArrayLike, keys: NDArray[np.uint64] | None = None) -> Indices:
+    """Of every sample how many of its class come before it: by key, or as they lie."""
+    _, member_of, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    grouped = np.argsort(member_of, kind="stable") if keys is None else np.lexsort((keys, member_of))
+    ranks = np.empty(len(grouped), dtype=np.int64)
+    ranks[grouped] = np.arange(len(grouped)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks
+
+
+def first_of_each_class(labels: ArrayLike, count: int | None) -> Indices:
+    """The first samples of each class in turn, `count` of them or all, as ascending indices."""
+    every = np.asarray(labels)
+    chosen: Indices = np.sort(np.lexsort((every, ranks_in_class(every)))[:count])
+    return chosen
 
 
 def arrival_times(

@@ -21,7 +21,7 @@ from budgeted.streams.dataset import DataError, Dataset, Part, Request, assemble
 from budgeted.streams.image_file import opened_image
 from budgeted.streams.lazy import LazyImages
 from budgeted.streams.listing import TEST, Listing, in_order
-from budgeted.streams.orders import Indices, random_keys
+from budgeted.streams.orders import first_of_each_class, random_keys, ranks_in_class
 from budgeted.streams.pixels import Pixels
 
 #: A part whose decoded images take more bytes than this is decoded as it is used.
@@ -112,10 +112,8 @@ def split(codes: NDArray[np.integer], share: float) -> NDArray[np.bool_]:
     _, member, counts = np.unique(codes, return_inverse=True, return_counts=True)
     quotas = np.clip(np.floor(counts * share + 0.5).astype(np.int64), 1, np.maximum(counts - 1, 1))
     quotas[counts < 2] = 0
-    grouped = np.lexsort((random_keys(0, "test share", len(codes)), member))
-    rank = np.empty(len(codes), np.int64)
-    rank[grouped] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.asarray(rank < quotas[member])
+    ranks = ranks_in_class(codes, random_keys(0, "test share", len(codes)))
+    return np.asarray(ranks < quotas[member])
 
 
 def _check_test(listing: Listing, rows: NDArray[np.int64], met: set[str], name: str) -> None:
@@ -143,7 +141,7 @@ def _on_demand(request: Request, images: LazyImages) -> bool:
 
 def _statistics(train: Part, skip_bad: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
     images: list[NDArray[np.uint8]] = []
-    for row in first_of_each(train.labels, LOOKED_AT):
+    for row in first_of_each_class(train.labels, LOOKED_AT):
         try:
             images.append(train.images[int(row)])
         except DataError:
@@ -152,17 +150,6 @@ def _statistics(train: Part, skip_bad: bool) -> tuple[tuple[float, ...], tuple[f
     if not images:
         raise DataError("none of the first images of each class can be read: `budgeted data check` names what is wrong")
     return channel_statistics(np.stack(images))
-
-
-def first_of_each(labels: Indices, count: int) -> Indices:
-    """The first samples of each class in turn, up to `count`, in rising order."""
-    if count >= len(labels):
-        return np.arange(len(labels))
-    grouped = np.argsort(labels, kind="stable")
-    _, starts, counts = np.unique(labels[grouped], return_index=True, return_counts=True)
-    rank = np.empty(len(labels), np.int64)
-    rank[grouped] = np.arange(len(labels)) - np.repeat(starts, counts)
-    return np.sort(np.lexsort((labels, rank))[:count])
 
 
 def _common_size(listing: Listing, rows: NDArray[np.int64]) -> int:

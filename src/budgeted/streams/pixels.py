@@ -63,16 +63,7 @@ class Pixels:
     def _of_image(self, image: Image.Image, where: str) -> NDArray[np.uint8]:
         if image.mode in DEEP_MODES:
             raise DataError(f"{where}: mode {image.mode} has more than 8 bits a channel: convert it to 8 bits")
-        image = turned_upright(image)
-        # A palette with transparency loses it with a warning unless it passes through RGBA.
-        picture = (image.convert("RGBA") if "transparency" in image.info else image).convert(
-            "RGB" if self.channels == 3 else "L"
-        )
-        if picture.size != (self.size, self.size):
-            box = _middle(*picture.size) if self.policy == "crop" else None
-            picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR, box=box)
-        array = np.asarray(picture)
-        return np.ascontiguousarray(array.transpose(2, 0, 1) if array.ndim == 3 else array[None])
+        return resized(image, self.shape, crop=self.policy == "crop")
 
     def _of_array(self, source: Any, where: str) -> NDArray[np.uint8]:
         array = np.asarray(source)
@@ -85,6 +76,20 @@ class Pixels:
         if array.shape != self.shape:
             raise DataError(f"{where}: the sample has shape {array.shape} instead of {self.shape}: make them alike")
         return np.ascontiguousarray(array)
+
+
+def resized(image: Image.Image, shape: tuple[int, int, int], *, crop: bool = False) -> NDArray[np.uint8]:
+    """Of this shape, upright, in colour or in grey: squeezed to the size, or cut to its middle first."""
+    channels, height, width = shape
+    image = turned_upright(image)
+    # A palette with transparency loses it with a warning unless it passes through RGBA.
+    whole = image.convert("RGBA") if "transparency" in image.info else image
+    picture = whole.convert("RGB" if channels == 3 else "L")
+    if picture.size != (width, height):
+        box = _middle(*picture.size) if crop else None
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR, box=box)
+    array = np.asarray(picture)
+    return np.ascontiguousarray(array.transpose(2, 0, 1) if array.ndim == 3 else array[None])
 
 
 def upright(image: Image.Image) -> bool:

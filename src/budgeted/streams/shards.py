@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, needed
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.files import open_regular, size_of
@@ -208,8 +208,4 @@ def _remote_glob(address: str) -> list[str]:
 
 
 def _fsspec() -> Any:
-    try:
-        import fsspec
-    except ImportError as problem:
-        raise BudgetedError("addresses such as s3://… need fsspec: pip install 'budgeted[data]'") from problem
-    return fsspec
+    return needed("fsspec", "addresses such as s3://… need fsspec: pip install 'budgeted[data]'")

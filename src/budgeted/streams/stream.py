@@ -112,10 +112,8 @@ def make_stream(
         return Stream(order, seed, chosen[local], None, None)
     if order == "disjoint":
         task_of = orders.disjoint_tasks(known, seed, tasks=tasks, class_order=class_order)
-        local = orders.disjoint(known, seed, tasks=tasks, class_order=class_order)
     elif order == "blurry":
         task_of = orders.blurry_tasks(known, seed, tasks=tasks, major=major, class_order=class_order)
-        local = orders.blurry(known, seed, tasks=tasks, major=major, class_order=class_order)
     else:
         if domains is None:
             raise BudgetedError("a domain order needs a domain for each sample: choose gaussian, disjoint or blurry")
@@ -123,7 +121,7 @@ def make_stream(
         if domains_of.shape != every.shape:
             raise BudgetedError(f"{len(every)} labels but domains of shape {domains_of.shape}: give one per sample")
         task_of = orders.domain_tasks(known, domains_of[chosen])
-        local = orders.domain(known, domains_of[chosen], seed)
+    local = orders.by_task(task_of, seed)
     return Stream(order, seed, chosen[local], task_of[local], None)
 
 

@@ -45,15 +45,7 @@ def unpack(archive: Path, into: Path, whole: Path) -> None:
         if not top.is_dir():
             raise DataError(f"{archive}: holds no {whole.relative_to(into)}/: {_AGAIN}")
         os.replace(top, whole)
-    except (
-        OSError,
-        zipfile.BadZipFile,
-        tarfile.TarError,
-        zlib.error,
-        EOFError,
-        ValueError,
-        NotImplementedError,
-    ) as problem:
+    except _DAMAGE as problem:
         raise DataError(
             f"{archive} cannot be unpacked into {into} ({problem}): free some room or fetch it again"
         ) from problem

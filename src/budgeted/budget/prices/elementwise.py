@@ -78,7 +78,7 @@ def addition(op: Op) -> OpPrice:
     return OpPrice(forward=scaled * op.out.numel, gradients=tuple(gradients))
 
 
-@price_of("mul")
+@price_of("mul", "where")
 def multiplication(op: Op) -> OpPrice:
     return OpPrice(
         forward=op.out.numel,
@@ -107,14 +107,6 @@ def larger(op: Op) -> OpPrice:
     return OpPrice(
         forward=op.out.numel,
         gradients=tuple(5 * op.out.numel + reduced(value, op.out) for value in op.inputs),
-    )
-
-
-@price_of("where")
-def choice(op: Op) -> OpPrice:
-    return OpPrice(
-        forward=op.out.numel,
-        gradients=tuple(op.out.numel + reduced(value, op.out) for value in op.inputs),
     )
 
 

@@ -36,14 +36,8 @@ def _halves(factors: tuple[Value, Value], macs: int) -> tuple[int, int]:
     return weights * macs, (2 - weights) * macs
 
 
-@price_of("mm", "bmm", "matmul")
+@price_of("mm", "bmm", "matmul", "mv", "dot")
 def product(op: Op) -> OpPrice:
-    names = [name for name, item in op.arguments.items() if isinstance(item, Value)]
-    return _product(op, names[0], names[1])
-
-
-@price_of("mv", "dot")
-def vector_product(op: Op) -> OpPrice:
     names = [name for name, item in op.arguments.items() if isinstance(item, Value)]
     return _product(op, names[0], names[1])
 

@@ -28,10 +28,6 @@ class SampledConvolution(SampledLayer[Convolution]):
     def least_dims(self) -> int:
         return len(self.module.kernel_size) + 2
 
-    def weight_rows(self, source: Tensor, gradient: Tensor, training: bool) -> Tensor:
-        rows: Tensor = self._plan(source, gradient)(source, gradient)
-        return rows
-
     def weight_price(self, use: Use) -> int:
         size = (*use.input[2:], *use.output[2:])
         if size not in self._inside:

@@ -45,13 +45,14 @@ class SampledLayer(ABC, Generic[Module]):
         self._bias_plans: dict[tuple[Any, ...], Gather] = {}
 
     @property
-    @abstractmethod
     def least_dims(self) -> int:
         """Dimensions an input with a batch dimension has at least."""
+        return 2
 
-    @abstractmethod
     def weight_rows(self, source: Tensor, gradient: Tensor, training: bool) -> Tensor:
         """`[batch, entries]` from the layer's input and the gradient of its output."""
+        rows: Tensor = self._plan(source, gradient)(source, gradient)
+        return rows
 
     @abstractmethod
     def weight_price(self, use: Use) -> int:
@@ -73,11 +74,9 @@ class SampledLayer(ABC, Generic[Module]):
         """Where in these two tensors the weight's rows are read: worked out once for each shape and format."""
         key = (source.shape, source.stride(), gradient.stride(), source.device)
         plan = self._weight_plans.get(key)
-        return self._keep(key, source, gradient) if plan is None else plan
-
-    def _keep(self, key: tuple[Any, ...], source: Tensor, gradient: Tensor) -> Any:
-        _make_room(self._weight_plans)
-        self._weight_plans[key] = plan = self._new_plan(source, gradient)
+        if plan is None:
+            _make_room(self._weight_plans)
+            self._weight_plans[key] = plan = self._new_plan(source, gradient)
         return plan
 
     @abstractmethod

@@ -18,14 +18,6 @@ class SampledLinear(SampledLayer[nn.Linear]):
         self.outputs = weight // module.in_features
         self.inputs = weight % module.in_features
 
-    @property
-    def least_dims(self) -> int:
-        return 2
-
-    def weight_rows(self, source: Tensor, gradient: Tensor, training: bool) -> Tensor:
-        rows: Tensor = self._plan(source, gradient)(source, gradient)
-        return rows
-
     def weight_price(self, use: Use) -> int:
         return 2 * prod(use.input[:-1]) * len(self.weight)
 

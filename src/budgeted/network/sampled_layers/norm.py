@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from budgeted.network.sampled_layers.gather import Gather, channel_offsets
-from budgeted.network.sampled_layers.layer import SampledLayer, Use
+from budgeted.network.sampled_layers.layer import Module, SampledLayer, Use
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
@@ -19,16 +19,22 @@ class NormPlan(NamedTuple):
     gradient: Gather
 
 
-class SampledBatchNorm(SampledLayer[BatchNorm]):
+class _SampledNorm(SampledLayer[Module]):
+    """Reads the sampled channels of both tensors."""
+
+    def _new_plan(self, source: Tensor, gradient: Tensor) -> NormPlan:
+        return NormPlan(
+            Gather(self._channels(self.weight, source), source),
+            Gather(self._channels(self.weight, gradient), gradient),
+        )
+
+
+class SampledBatchNorm(_SampledNorm[BatchNorm]):
     """Statistics of the sampled channels alone: of the batch in training, the running ones otherwise.
 
     In training every sample moves the statistics of the others; the share of a sample is what its own
     positions contribute to the sum that is the gradient.
     """
-
-    @property
-    def least_dims(self) -> int:
-        return 2
 
     def weight_rows(self, source: Tensor, gradient: Tensor, training: bool) -> Tensor:
         plan: NormPlan = self._plan(source, gradient)
@@ -52,14 +58,8 @@ class SampledBatchNorm(SampledLayer[BatchNorm]):
             return 6 * read + 4 * entries + rows
         return 3 * read + 2 * entries + rows
 
-    def _new_plan(self, source: Tensor, gradient: Tensor) -> NormPlan:
-        return NormPlan(
-            Gather(self._channels(self.weight, source), source),
-            Gather(self._channels(self.weight, gradient), gradient),
-        )
 
-
-class SampledLayerNorm(SampledLayer[nn.LayerNorm]):
+class SampledLayerNorm(_SampledNorm[nn.LayerNorm]):
     """Statistics of every position over all features: the one part that sampling does not make smaller."""
 
     @property
@@ -79,12 +79,6 @@ class SampledLayerNorm(SampledLayer[nn.LayerNorm]):
     def weight_price(self, use: Use) -> int:
         positions = prod(use.input) // prod(self.module.normalized_shape)
         return 4 * prod(use.input) + 4 * positions + 3 * positions * len(self.weight)
-
-    def _new_plan(self, centred: Tensor, gradient: Tensor) -> NormPlan:
-        return NormPlan(
-            Gather(self._channels(self.weight, centred), centred),
-            Gather(self._channels(self.weight, gradient), gradient),
-        )
 
     def _channels(self, channels: Tensor, tensor: Tensor) -> Tensor:
         # The normalised shape may have several dimensions, and a channel is one place in all of them.
@@ -114,10 +108,6 @@ class SampledGroupNorm(SampledLayer[nn.GroupNorm]):
         self.width = module.num_channels // module.num_groups
         self.groups, self.group_of_entry = torch.unique(weight // self.width, return_inverse=True)
         self.place_of_entry = self.group_of_entry * self.width + weight % self.width
-
-    @property
-    def least_dims(self) -> int:
-        return 2
 
     def weight_rows(self, source: Tensor, gradient: Tensor, training: bool) -> Tensor:
         plan: GroupNormPlan = self._plan(source, gradient)

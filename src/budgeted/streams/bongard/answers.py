@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from budgeted.errors import BudgetedError
+from budgeted.errors import needed
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -73,11 +73,8 @@ def token_f1(said: str, right: str) -> float:
 
 def chrf(said: str, right: str) -> float:
     """Character n-gram F-score, from 0 to 1, as sacrebleu computes it."""
-    try:
-        from sacrebleu.metrics.chrf import CHRF
-    except ImportError as error:
-        raise BudgetedError("chrF needs the package sacrebleu: pip install 'budgeted[scores]'") from error
-    return float(CHRF().sentence_score(said, [right]).score) / 100
+    scores = needed("sacrebleu.metrics.chrf", "chrF needs the package sacrebleu: pip install 'budgeted[scores]'")
+    return float(scores.CHRF().sentence_score(said, [right]).score) / 100
 
 
 def _words(text: str) -> list[str]:

@@ -1,9 +1,10 @@
 """What a recipe costs before it starts: compute of training and of evaluations, and hours of one core of this machine.
 
 An estimate that takes no data and no dry run: compute that a run may spend, or its iterations at the price of a plain
-step, nothing frozen (the optimizer and methods that run more beside it come on top: `budgeted costs`); evaluations on all
-their test images, though those of classes not met yet are left out. Hours follow from the speed of a ResNet-20 step, measured here
-and now in CPU seconds, so that other work on the machine does not change it; other networks have other speeds.
+step, nothing frozen (the optimizer and methods that run more beside it come on top: `budgeted costs`); evaluations on
+all their test images, though those of classes not met yet are left out. Hours follow from the speed of a ResNet-20
+step, measured here and now in CPU seconds, so that other work on the machine does not change it; other networks have
+other speeds.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def win_cpu(rates: Rates) -> Recipe:
         for each in [spending("cram"), *(at_rate(baseline, rates) for baseline in baselines(spending))]
     ]
     return Recipe(
-        "What is ours, and what is tuning? Beside baselines at their best rates, predicting as they do and as ours does.",
+        "What is ours, and what is tuning? Baselines at their best rates, predicting as they do and as ours does.",
         over_seeds(configs, (1, 2, 3, 4, 5)),
     )
 

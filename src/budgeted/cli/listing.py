@@ -149,7 +149,7 @@ COSTS = "recipe_costs.json"
 
 
 def _with_costs(rows: Rows, speed: float, exact: bool) -> Rows:
-    """Columns of what each recipe takes at most, evaluations included: compute, and hours of one core here."""
+    """Columns of what each recipe takes, about, evaluations included: compute, and hours of one core here."""
     costs = json.loads((files(__package__) / COSTS).read_text(encoding="utf-8"))
     found: Rows = []
     for row in rows:
@@ -157,13 +157,13 @@ def _with_costs(rows: Rows, speed: float, exact: bool) -> Rows:
         hours = None if cost is None else seconds_of(cost, row["runs"], speed) / 3600
         said: tuple[Any, Any] = (cost, hours) if exact else (_compute(cost), _hours(hours))
         found.append({
-            "name": row["name"], "runs": row["runs"], "FLOP, at most": said[0], "hours here": said[1],
+            "name": row["name"], "runs": row["runs"], "FLOP, about": said[0], "hours here": said[1],
             "question": row["question"],
         })  # fmt: skip
     return found
 
 
-_NARROW = {"FLOP, at most": 7, "hours here": 7}
+_NARROW = {"FLOP, about": 7, "hours here": 7}
 """widths that leave room for the question on a terminal of 80 columns"""
 
 

@@ -3,8 +3,8 @@
 What both budgets buy most with, found by measuring (docs/methods/cram.md): the memory holds pictures as JPEG scans, so
 that its bytes keep ten times as many; every class is replayed as often as every other; Muon takes the steps, its
 iterations charged; predictions are made with a moving average of the weights over the last thirtieth of the steps, its
-bytes counted, from a picture and its mirror image where that keeps the label. Nothing rests, and no similarity is looked
-at: what they gain is less than what they take here.
+bytes counted, from a picture and its mirror image where that keeps the label. Nothing rests, and no similarity is
+looked at: what they gain is less than what they take here.
 
 Cost: forward and backward of the batch, Muon's iterations, the average, decoding; a prediction runs the model twice.
 Bytes: model, half as much again for the average, slots of varying size.

@@ -134,6 +134,17 @@ def test_one_seed_is_warned_of(runs: Path, capsys: Capture) -> None:
     assert "±" not in cells(text)["er"][1]
 
 
+def test_a_record_from_before_there_was_a_setting_is_no_row_of_its_own() -> None:
+    now = RunConfig(method="er").to_json()
+    before = {key: value for key, value in now.items() if key not in ("resize", "test_share", "eval_precision")}
+    runs = [
+        RunResult(Path("run"), {"config": {**config, "seed": seed}, "a_auc": 0.5})
+        for seed, config in enumerate((now, before))
+    ]
+    (group,) = group_runs(runs)
+    assert group.label == "er"
+
+
 def test_rows_are_runs_that_differ_in_the_seed_alone(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     other = ["--method", "er", "--set", "learner.learning_rate=1e-3", "--out", str(tmp_path / "other"), "--json"]
     said(["run", *QUICK, *MEMORY, *other], capsys)

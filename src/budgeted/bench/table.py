@@ -14,6 +14,7 @@ from budgeted.bench.text_tables import csv_table, markdown_table
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.files import named
+from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
 from budgeted.runs.multiple import holm
 from budgeted.runs.records import read_records, records_digest
@@ -142,9 +143,9 @@ def chosen(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
 
 
 def _as_meant(config: dict[str, Any]) -> dict[str, Any]:
-    """Defaults written out: a value that was typed and the same one left unsaid are one configuration. A user's file
-    goes by its name, wherever it lies."""
-    meant = {**config, **{f"set {key}": value for key, value in config["settings"].items()}}
+    """Defaults written out: a value that was typed and the same one left unsaid are one configuration, and so is one
+    from before there was such a thing to say. A user's file goes by its name, wherever it lies."""
+    meant = {**RunConfig().to_json(), **config, **{f"set {key}": value for key, value in config["settings"].items()}}
     for path in config.get("sources", {}):
         for key, value in meant.items():
             if isinstance(value, str):

@@ -208,7 +208,7 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
 
     def without_data(tensor: Tensor) -> Tensor:
         if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor._is_view():
-            return fake.from_tensor(tensor)
+            return tensor if isinstance(tensor, nn.Parameter) else fake.from_tensor(tensor)  # the mode converts it
         if id(tensor) not in fakes:
             fakes[id(tensor)] = found = fake_like(tensor, fake, tensor.requires_grad)
             found._is_param = isinstance(tensor, nn.Parameter)
@@ -227,10 +227,10 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
             copy._compiled_call_impl = None  # compiled code would run the module itself, not its double
             if kind is Uncompiled:
                 vars(copy).pop("forward", None)
-            for name, buffer in module._buffers.items():
-                copy._buffers[name] = None if buffer is None else without_data(buffer)
-            for name, parameter in module._parameters.items():
-                copy._parameters[name] = None if parameter is None else without_data(parameter)
+            for kind_of_tensor in ("_parameters", "_buffers"):
+                own: dict[str, Tensor | None] = getattr(module, kind_of_tensor)
+                fake_own = {name: None if tensor is None else without_data(tensor) for name, tensor in own.items()}
+                object.__setattr__(copy, kind_of_tensor, fake_own)
             for name, child in module._modules.items():
                 copy._modules[name] = None if child is None else double(child)
         return doubles[id(module)]
@@ -244,6 +244,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
         self._names = {id(module): name for name, module in double.named_modules()}
+        self._modules = dict(model.named_modules())
         self._stack: list[nn.Module] = []
         self._paths: list[str] = []
         self._values: dict[int, Value] = {}
@@ -269,8 +270,9 @@ class Recorder(TorchDispatchMode):
         def enter(module: nn.Module, args: Any) -> None:
             if not tracing():
                 return  # another thread's
-            self._stack.append(module)
-            self._paths.append(self._names.get(id(module), self._paths[-1] if self._paths else ""))
+            name = self._names.get(id(module))
+            self._stack.append(module if name is None else self._modules[name])  # so that no double outlives the trace
+            self._paths.append(name if name is not None else self._paths[-1] if self._paths else "")
             starts.append(len(self.trace.ops))
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
@@ -303,7 +305,8 @@ class Recorder(TorchDispatchMode):
                 return read[-1]
             return type(item)(map(as_value, item)) if isinstance(item, list | tuple) else item
 
-        arguments = {argument.name: as_value(item) for argument, item in zip(func._schema.arguments, args, strict=False)}
+        named = zip(func._schema.arguments, args, strict=False)
+        arguments = {argument.name: as_value(item) for argument, item in named}
         arguments.update({key: as_value(item) for key, item in kwargs.items()})
         inputs = tuple(read)  # as they were before
         region = self._checkpoints.enter()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from budgeted.budget import trace
 from budgeted.budget.shortcuts import shortcut
+from budgeted.budget.watched import watched
 
 
 class Compared(TorchDispatchMode):
@@ -25,7 +28,8 @@ class Compared(TorchDispatchMode):
         output = func(*args, **kwargs)
         if short is not None:
             self.compared.append(name)
-            for made, real in zip(short(*args, **kwargs), output, strict=True):
+            both = zip(*(pytree.tree_leaves(found) for found in (short(*args, **kwargs), output)), strict=True)
+            for made, real in both:
                 assert (made.shape, made.dtype, made.stride()) == (real.shape, real.dtype, real.stride())
         return output
 
@@ -33,15 +37,30 @@ class Compared(TorchDispatchMode):
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("shape", [(4, 6), (4, 6, 5), (4, 6, 5, 3)])
 def test_batch_norm(shape: tuple[int, ...], affine: bool) -> None:
-    norm = (nn.BatchNorm1d if len(shape) < 4 else nn.BatchNorm2d)(6, affine=affine).train()
-    images: Tensor = torch.randn(shape, requires_grad=True)
-    if len(shape) == 4:
-        images = images.contiguous(memory_format=torch.channels_last)
-    with Compared() as mode:
-        norm(images)
-        norm.eval()
-        norm(images)  # with running statistics there is no shortcut
-    assert mode.compared == ["native_batch_norm"]
+    with FakeTensorMode():
+        norm = (nn.BatchNorm1d if len(shape) < 4 else nn.BatchNorm2d)(6, affine=affine).train()
+        images: Tensor = torch.randn(shape, requires_grad=True)
+        if len(shape) == 4:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with Compared() as mode:
+            norm(images)
+            norm(images[:, :, ::2] if len(shape) == 4 else images)  # rows that lie apart
+            norm.eval()
+            norm(images)  # with running statistics there is no shortcut
+    assert mode.compared == ["native_batch_norm"] * 2
+
+
+def test_relu_in_place() -> None:
+    with FakeTensorMode(), Compared() as mode:
+        torch.relu_(torch.randn(4, 6))
+    assert mode.compared == ["relu_"]
+
+
+def test_where_there_are_data_there_is_no_shortcut() -> None:
+    """Code that is priced while it runs gives what it would have given."""
+    given = torch.tensor([-1.0, 2.0])
+    found, _ = watched(lambda: torch.relu_(given.clone()))
+    assert found.tolist() == [0.0, 2.0]
 
 
 def test_a_trace_through_batch_norm_flows_on() -> None:

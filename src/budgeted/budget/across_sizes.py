@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 from budgeted.budget.cost import Cost
@@ -22,12 +21,6 @@ _DEGREE = 3
 """highest power of one size that a price may hold: attention is a square, a product over three places a cube"""
 REACH = 8
 """how far beyond the sizes that were traced, as a factor: a forward may take another way at quite another size"""
-
-
-@dataclass(frozen=True, slots=True)
-class _Node:
-    pricer: Pricer
-    feature: Value | None
 
 
 class Polynomials:
@@ -51,7 +44,7 @@ class Polynomials:
         self._apart = list(steps)
         # sizes that went together in all that was traced: either may stand for the other by mistake
         self._together = set(itertools.combinations(range(len(variables)), 2))
-        self._made: dict[tuple[int, ...], _Node] = {}
+        self._made: dict[tuple[int, ...], Pricer] = {}
         self._axes = [self._axis(number, starts, step) for number, step in enumerate(steps)]
         self._nodes = [self._node(values) for values in itertools.product(*self._axes)]
         self._known: dict[object, list[Sequence[int]]] = {}
@@ -102,16 +95,14 @@ class Polynomials:
 
     def to_feature(self, sizes: Sizes) -> Cost:
         """Running backwards to the feature, and no further."""
-        key = "feature"
-        if key not in self._known:
-            costs = [node.pricer.backward_to(node.feature) for node in self._nodes if node.feature is not None]
-            self._known[key] = [(cost.paper, cost.real) for cost in costs]
-        return Cost(*self._combined(key, sizes))
+        feature = self._feature
+        assert feature is not None
+        return Cost(*self.numbers("feature", lambda pricer: _pair(pricer.backward_to(feature)), sizes))
 
     def numbers(self, key: object, of: Callable[[Pricer], Sequence[int]], sizes: Sizes) -> list[int]:
         """Whole numbers that follow from a pricer, at these sizes; `key` names them."""
         if key not in self._known:
-            self._known[key] = [of(node.pricer) for node in self._nodes]
+            self._known[key] = [of(node) for node in self._nodes]
         return self._combined(key, sizes)
 
     def _combined(self, key: object, sizes: Sizes) -> list[int]:
@@ -149,18 +140,20 @@ class Polynomials:
         for count in range(_DEGREE + 2):
             values = list(starts)
             values[number] += count * step
-            rows.append(_flat(self._node(values).pricer.prices(everything)))
+            rows.append(_flat(self._node(values).prices(everything)))
             if count >= 2 and not any(_differences(rows)):
                 return [starts[number] + place * step for place in range(count)]
         raise NotAlike
 
-    def _node(self, values: Sequence[int]) -> _Node:
+    def _node(self, values: Sequence[int]) -> Pricer:
         key = tuple(values)
         if key not in self._made:
-            trace, moved = self._lifted.at(values)
-            feature = None if self._feature is None else moved(self._feature)
-            self._made[key] = _Node(self._pricer.of_another(trace), feature)
+            self._made[key] = self._pricer.at_other_sizes(*self._lifted.at(values))
         return self._made[key]
+
+
+def _pair(cost: Cost) -> tuple[int, int]:
+    return cost.paper, cost.real
 
 
 def _flat(prices: BlockPrices) -> list[int]:

@@ -9,8 +9,8 @@ expressions fit both traces the simpler one is taken; that the choice was right 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -57,6 +57,7 @@ class Variables:
         self.second = tuple(b for _, b in pairs)
         self._place = [numbers.get(pair) for pair in zip(first, second, strict=True)]
         self._fixed = first
+        self._explained: dict[tuple[int, int], Expression] = {}
 
     def __len__(self) -> int:
         return len(self.first)
@@ -76,6 +77,12 @@ class Variables:
 
     def explain(self, first: int, second: int) -> Expression:
         """The simplest expression that is `first` in the first trace and `second` in the second."""
+        found = self._explained.get((first, second))
+        if found is None:
+            found = self._explained[first, second] = self._simplest(first, second)
+        return found
+
+    def _simplest(self, first: int, second: int) -> Expression:
         if first == second:
             return Expression((), None, 0, first)
         numbers = range(len(self))
@@ -117,6 +124,7 @@ class LiftedTrace:
         self.variables = Variables(first_sizes, second_sizes)
         self._first = first
         self._sizes: dict[int, tuple[Expression, ...]] = {}
+        self._shapes: dict[tuple[Sizes, Sizes], tuple[Expression, ...]] = {}  # a layer's shapes come many times
         self._partner: dict[int, Value] = {}
         self._arguments: list[dict[str, Any]] = []
         if len(first.ops) != len(second.ops) or len(first.roots) != len(second.roots):
@@ -130,7 +138,7 @@ class LiftedTrace:
             self._pair(a.outputs, b.outputs)
         self._pair(first.roots, second.roots)
         self._batch = self.variables.explain(first.batch, second.batch)
-        inside = {expression for found in self._sizes.values() for expression in found}
+        inside = {expression for shape in self._shapes.values() for expression in shape}
         self._inside = tuple(inside | {self._batch})
 
     def covers(self, sizes: Sizes) -> tuple[int, ...] | None:
@@ -147,15 +155,19 @@ class LiftedTrace:
                 return None
         return values
 
-    def at(self, values: Sequence[int]) -> tuple[Trace, Callable[[Value], Value]]:
-        """The trace there, and what becomes of a value of the first trace."""
+    def at(self, values: Sequence[int]) -> tuple[list[Op], dict[int, int], int]:
+        """The operators there, how many elements each value of the first trace (by id) has, and the batch."""
         known: dict[int, Value] = {}
+        shapes = {
+            id(shape): tuple([_whole(expression.at(values)) for expression in shape]) for shape in self._shapes.values()
+        }
 
         def value(old: Value) -> Value:
             new = known.get(id(old))
             if new is None:
-                shape = tuple(_whole(expression.at(values)) for expression in self._sizes[id(old)])
-                new = known[id(old)] = replace(old, shape=shape)
+                shape = shapes[id(self._sizes[id(old)])]
+                new = Value(shape, old.floating, old.parameter, old.producer, old.from_input)
+                known[id(old)] = new
             return new
 
         def argument(pattern: Any) -> Any:
@@ -182,9 +194,7 @@ class LiftedTrace:
             )
             for op, arguments in zip(self._first.ops, self._arguments, strict=True)
         ]
-        roots = [value(root) for root in self._first.roots]
-        batch = _whole(self._batch.at(values))
-        return replace(self._first, ops=ops, roots=roots, batch=batch, calls=[]), value
+        return ops, {old: new.numel for old, new in known.items()}, _whole(self._batch.at(values))
 
     def _pair(self, first: Any, second: Any) -> Any:
         """A pattern of both: values and lists as they are, whole numbers that differ as expressions."""
@@ -209,9 +219,10 @@ class LiftedTrace:
         if (first.parameter, first.producer, first.floating) != (second.parameter, second.producer, second.floating):
             raise NotAlike
         self._partner[id(first)] = second
-        self._sizes[id(first)] = tuple(
-            self.variables.explain(a, b) for a, b in zip(first.shape, second.shape, strict=True)
-        )
+        pair = first.shape, second.shape
+        if pair not in self._shapes:
+            self._shapes[pair] = tuple(self.variables.explain(a, b) for a, b in zip(*pair, strict=True))
+        self._sizes[id(first)] = self._shapes[pair]
         return first
 
 

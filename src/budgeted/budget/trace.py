@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from budgeted.budget.checkpointing import CheckpointedRegions, refusing_reentrant
 from budgeted.budget.compiled import Uncompiled, is_compiled_wrapper
 from budgeted.budget.refusals import CannotTrace, UnpricedBackward
-from budgeted.budget.shortcuts import shortcut
+from budgeted.budget.shortcuts import fake_like, shortcut
 from budgeted.budget.value_checks import taken_as_true
 from budgeted.errors import BudgetedError
 
@@ -59,6 +59,8 @@ _WITHOUT_GRADIENT = frozenset(
      "normal", "uniform", "sign", "floor", "ceil", "round", "argmax", "argmin", "argsort", "nonzero",
      "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not", "isnan", "isinf")
 )  # fmt: skip
+
+_DEVICE = torch.ops.prim.device.default
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +158,7 @@ def _trace(
     with fake:
         args, kwargs = pytree.tree_map_only(Tensor, like, (tuple(inputs), keywords))
     double = _stand_in(model, fake)
-    recorder = Recorder(double, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)])
+    recorder = Recorder(model, double, [t for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)])
     token = _tracing.set(True)
     at = "model"
     try:
@@ -200,8 +202,17 @@ def _trace(
 
 
 def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
-    """The same parameters in modules of their own: what the trace caches or counts stays out of the real model."""
+    """Modules of their own, without data: what the trace caches or counts stays out of the real model."""
     doubles: dict[int, nn.Module] = {}
+    fakes: dict[int, Tensor] = {}
+
+    def without_data(tensor: Tensor) -> Tensor:
+        if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or tensor._is_view():
+            return tensor if isinstance(tensor, nn.Parameter) else fake.from_tensor(tensor)  # the mode converts it
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = found = fake_like(tensor, fake, tensor.requires_grad)
+            found._is_param = isinstance(tensor, nn.Parameter)
+        return fakes[id(tensor)]
 
     def double(module: nn.Module) -> nn.Module:
         if id(module) not in doubles:
@@ -216,8 +227,10 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
             copy._compiled_call_impl = None  # compiled code would run the module itself, not its double
             if kind is Uncompiled:
                 vars(copy).pop("forward", None)
-            for name, buffer in module._buffers.items():
-                copy._buffers[name] = None if buffer is None else fake.from_tensor(buffer)
+            for kind_of_tensor in ("_parameters", "_buffers"):
+                own: dict[str, Tensor | None] = getattr(module, kind_of_tensor)
+                fake_own = {name: None if tensor is None else without_data(tensor) for name, tensor in own.items()}
+                object.__setattr__(copy, kind_of_tensor, fake_own)
             for name, child in module._modules.items():
                 copy._modules[name] = None if child is None else double(child)
         return doubles[id(module)]
@@ -226,21 +239,24 @@ def _stand_in(model: nn.Module, fake: FakeTensorMode) -> nn.Module:
 
 
 class Recorder(TorchDispatchMode):
-    def __init__(self, model: nn.Module, inputs: list[Tensor]) -> None:
+    def __init__(self, model: nn.Module, double: nn.Module, inputs: list[Tensor]) -> None:
+        """`double` is what runs; a parameter of the model that it reads by another way than its modules counts too."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.trace = Trace()
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self._names = {id(module): name for name, module in double.named_modules()}
+        self._modules = dict(model.named_modules())
         self._stack: list[nn.Module] = []
         self._paths: list[str] = []
         self._values: dict[int, Value] = {}
         self._tensors: list[tuple[Value, Tensor]] = []  # ids stay valid only while the tensors live
         self._aliases: dict[int, list[Tensor]] = {}
         self._checkpoints = CheckpointedRegions()
-        for name, parameter in model.named_parameters():
+        for (name, parameter), stands_in in zip(model.named_parameters(), double.parameters(), strict=True):
             value = Value(tuple(parameter.shape), True, parameter=len(self.trace.parameters))
             self.trace.parameters.append(parameter)
             self.trace.parameter_names.append(name)
             self._bind(parameter, value)
+            self._bind(stands_in, value)
         for tensor in inputs:
             self._bind(tensor, Value(tuple(tensor.shape), _carries_gradient(tensor), from_input=True))
         if inputs and inputs[0].ndim:
@@ -254,8 +270,9 @@ class Recorder(TorchDispatchMode):
         def enter(module: nn.Module, args: Any) -> None:
             if not tracing():
                 return  # another thread's
-            self._stack.append(module)
-            self._paths.append(self._names.get(id(module), self._paths[-1] if self._paths else ""))
+            name = self._names.get(id(module))
+            self._stack.append(module if name is None else self._modules[name])  # so that no double outlives the trace
+            self._paths.append(name if name is not None else self._paths[-1] if self._paths else "")
             starts.append(len(self.trace.ops))
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
@@ -274,25 +291,27 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is _DEVICE:  # asked several times for every operator
+            return args[0].device
         kwargs = kwargs or {}
         namespace, _, name = func._schema.name.partition("::")
         if namespace in ("prim", "profiler"):  # questions about a tensor and marks, not work on it
             return func(*args, **kwargs)
-        before = {id(t): self._value(t) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        region = self._checkpoints.enter()
-        output = (shortcut(name, args) or func)(*args, **kwargs)
+        read: list[Value] = []
 
         def as_value(item: Any) -> Any:
-            return before[id(item)] if isinstance(item, Tensor) else item
+            if isinstance(item, Tensor):
+                read.append(self._value(item))
+                return read[-1]
+            return type(item)(map(as_value, item)) if isinstance(item, list | tuple) else item
 
-        arguments = {
-            argument.name: pytree.tree_map(as_value, args[i])
-            for i, argument in enumerate(func._schema.arguments)
-            if i < len(args)
-        }
-        arguments.update({key: pytree.tree_map(as_value, item) for key, item in kwargs.items()})
-        inputs = tuple(before[id(t)] for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor))
-        produced = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]
+        named = zip(func._schema.arguments, args, strict=False)
+        arguments = {argument.name: as_value(item) for argument, item in named}
+        arguments.update({key: as_value(item) for key, item in kwargs.items()})
+        inputs = tuple(read)  # as they were before
+        region = self._checkpoints.enter()
+        output = (shortcut(name, args) or func)(*args, **kwargs)
+        produced = [output] if isinstance(output, Tensor) else _tensors_in(output)
         from_input = any(value.from_input for value in inputs)
         name = name.removesuffix("_") if func._schema.is_mutable and name.endswith("_") else name
         op = Op(
@@ -393,7 +412,7 @@ def _tensors_in(item: Any) -> list[Tensor]:
 
 def trace_call(function: Callable[[], Any]) -> list[Op]:
     """Write down the operators that a call executes, while executing it (for small things: optimizer steps)."""
-    recorder = Recorder(nn.Module(), [])
+    recorder = Recorder(nn.Module(), nn.Module(), [])
     with _one_at_a_time, recorder:
         function()
     return recorder.trace.ops

@@ -22,7 +22,7 @@ _FOREACH = "_foreach_"
 
 def watched(function: Callable[[], T]) -> tuple[T, Cost]:
     """What the call gives, and what it executed."""
-    recorder = Recorder(nn.Module(), [])
+    recorder = Recorder(nn.Module(), nn.Module(), [])
     with recorder:
         result = function()
     operations = 0

@@ -21,6 +21,8 @@ from budgeted.freezing.chain import BlockChain
 
 _KEPT = 6
 """traces kept to learn from"""
+_TRUSTED = 3
+"""traces that have to agree: what two alone would tell is not asked for"""
 _ATTEMPTS = 4
 """polynomials that a trace may prove wrong before every shape is traced"""
 
@@ -73,9 +75,10 @@ class Derived:
 
 def _saved(chain: BlockChain, rule: Rule) -> Callable[[Pricer], list[int]]:
     """Backward saved by freezing the first n blocks, for n from 0 to L-1."""
+    trained = [chain.trained(range(n)) for n in range(len(chain))]
 
     def of(pricer: Pricer) -> list[int]:
-        costs = [total(pricer.backward(chain.trained(range(n)))).under(rule) for n in range(len(chain))]
+        costs = [total(pricer.backward(each)).under(rule) for each in trained]
         return [costs[0] - cost for cost in costs]
 
     return of
@@ -105,7 +108,7 @@ class PricedShapes:
         """A shape that was traced: it confirms the polynomials, or others are learnt with its help."""
         self.traced.append(shape)
         del self.traced[:-_KEPT]
-        if self._wrong > _ATTEMPTS:
+        if self._wrong > _ATTEMPTS or len(self.traced) < _TRUSTED:
             return
         agrees = self._agrees(shape)
         if agrees and self._polynomials is not None:

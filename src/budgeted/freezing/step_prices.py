@@ -6,7 +6,9 @@ a trace by arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import contextlib
+import gc
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +26,8 @@ from budgeted.freezing.priced_shapes import PricedShape, PricedShapes, Traced
 from budgeted.freezing.units import Granularity
 
 _VALUES = (bool, int, float, str, type(None))
+# what torch keeps in every module; that hooks of the backward are there shows in the trace
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"_is_full_backward_hook"}
 
 
 @dataclass(frozen=True)
@@ -132,14 +136,14 @@ class StepPrices:
     def forget(self) -> None:
         """The model changed: look at it anew. What was learnt of a head that merely grew still holds."""
         self._modules = list(self.model.modules())
-        self._parameters = list(self.model.parameters())
+        named = dict(self.model.named_parameters())
+        self._parameters = list(named.values())
         self._home = self._parameters[0].device.type if self._parameters else "cpu"
         self._shapes.clear()
         self._forwards.clear()
         self._traces.clear()
-        names = [name for name, _ in self.model.named_parameters()]
         sizes = tuple(int(size) for parameter in self._parameters for size in parameter.shape)
-        structure = (names, [parameter.ndim for parameter in self._parameters], list(map(_nature, self._modules)))
+        structure = (list(named), [parameter.ndim for parameter in self._parameters], list(map(_nature, self._modules)))
         if structure == self._structure:
             for shapes in self._kinds.values():
                 shapes.replace_parameters(self._parameters)
@@ -160,8 +164,9 @@ class StepPrices:
             sizes = (*forward.sizes, *self._parameter_sizes)
             found: PricedShape | None = shapes.derive(sizes)
             if found is None:
-                found = self._trace(forward, sizes)
-                shapes.add(found)
+                with _uncollected():
+                    found = self._trace(forward, sizes)
+                    shapes.add(found)
             shape = self._shapes[forward] = _Shape(found, found.chain.last_trained())
         return shape
 
@@ -192,13 +197,29 @@ class StepPrices:
         return found
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """A trace makes objects by the ten thousands, nearly all to stay: Python's search for garbage among them finds
+    none, and goes through all that torch has loaded, which takes longer than the trace."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _nature(module: nn.Module) -> tuple[object, ...]:
     """What a module is and how it is set, apart from the sizes of its parameters."""
     sizes = {size for parameter in module._parameters.values() if parameter is not None for size in parameter.shape}
     found: list[object] = [id(module)]
     for name, value in vars(module).items():
+        if name in _OF_EVERY_MODULE:
+            continue
         plain = isinstance(value, tuple) and all(isinstance(item, _VALUES) for item in value)
-        if name != "training" and (plain or isinstance(value, _VALUES)):
+        if plain or isinstance(value, _VALUES):
             found.append((name, "a parameter's size" if type(value) is int and value in sizes else value))
     return tuple(found)
 

@@ -96,7 +96,7 @@ class RandAugment:
         sources, inside = affine_maps(self.magnitude, height, width)
         flat = images.reshape(-1, channels, height * width)
         which = 2 * (operation[chosen] - first) + sign[chosen]
-        for map_index in np.unique(which):
+        for map_index in sorted(set(which.tolist())):
             members = chosen[which == map_index]
             # "clip" lets numpy skip its bounds-check buffer; the indices are in range by construction.
             moved = flat[members].take(sources[map_index], axis=2, mode="clip")

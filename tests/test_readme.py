@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import pytest
 import torch
 
+from budgeted.bench.table import find_runs
 from budgeted.budget import Ledger
 from budgeted.cli import main
-from tests.markdown import ROOT, fences, run
+from tests.markdown import ROOT, fences, run, table_rows
 
 README = ROOT / "README.md"
 
@@ -48,6 +50,22 @@ def test_the_loop_runs_before_and_after_and_freezes() -> None:
         printed = run(block.text, str(README), block.line, names)
         assert str(ledger.spent) in printed
         assert all(purpose in printed for purpose in ledger.spent_on)
+
+
+def test_the_first_table_is_of_its_records() -> None:
+    runs = find_runs([ROOT / "results" / "full-size", ROOT / "results" / "win-full-size"])
+    kept = [run for run in runs if run.config["stream"] == "gaussian"]
+    expected = []
+    for method, retrieval in (("cram", None), ("vanilla", "class-balanced"), ("al-sar", None), ("vanilla", None)):
+        alike = [run for run in kept if (run.config["method"], run.config["retrieval"]) == (method, retrieval)]
+        alike.sort(key=lambda run: int(run.config["seed"]))
+        cells = [", ".join(run.seed for run in alike)]
+        for metric in ("a_auc", "a_last"):
+            values = [100 * float(run.summary[metric]) for run in alike]
+            deviation = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.1f}{deviation}")
+        expected.append([*cells, f"{alike[0].summary['slots']:,}"])
+    assert [row[1:] for row in table_rows(README, "What a budget buys")] == expected
 
 
 def test_blocks_prints_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

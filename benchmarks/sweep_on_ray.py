@@ -38,6 +38,7 @@ recipe = Recipe("Small runs.", over_seeds([run, replace(run, method="er")], rang
 """
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 PATIENCE = 120  # seconds until a node has to be there
+ANSWER = 40  # seconds until it has to answer a question
 
 
 def free_port() -> int:
@@ -87,10 +88,18 @@ def wait_for_nodes(address: str, count: int) -> None:
         f"raise SystemExit(sum(node['Alive'] for node in ray.nodes()) < {count})"
     )
     deadline = time.monotonic() + PATIENCE
-    while subprocess.run([sys.executable, "-c", ask], capture_output=True, check=False).returncode:
+    while not _ends_well([sys.executable, "-c", ask]):
         if time.monotonic() > deadline:
             raise SystemExit(f"the cluster has no {count} nodes after {PATIENCE} s")
         time.sleep(0.5)
+
+
+def _ends_well(command: list[str]) -> bool:
+    """One that asks a node at its start may never get an answer: it is asked again."""
+    try:
+        return subprocess.run(command, capture_output=True, check=False, timeout=ANSWER).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def sweep(recipe: Path, out: Path, *more: str) -> subprocess.Popen[bytes]:

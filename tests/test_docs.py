@@ -47,7 +47,7 @@ def test_snippets_run_and_print_what_the_page_shows(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prices, "_PRICES", dict(prices._PRICES))  # a page may register a price
-    monkeypatch.setattr(METHODS, "_known", dict(METHODS._known))  # or a method
+    monkeypatch.setattr(METHODS, "_known", dict(METHODS))  # or a method; all are loaded before
     (tmp_path / "results").symlink_to(ROOT / "results")  # a page may read records
     monkeypatch.chdir(tmp_path)
     snippets = fences(page, "python")

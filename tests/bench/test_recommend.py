@@ -172,7 +172,9 @@ def test_the_command_prints_a_run_and_its_evidence(capsys: pytest.CaptureFixture
 
 def parse_run(words: list[str]) -> RunConfig:
     """The flags that a recommendation uses."""
+    spent, words = "--spend-savings" in words, [word for word in words if word != "--spend-savings"]
     pairs = dict(zip(words[::2], words[1::2], strict=True))
     named = {flag.removeprefix("--").replace("-", "_"): value for flag, value in pairs.items()}
     numbers = {"limit": int(named.pop("limit")), "batch_size": int(named.pop("batch_size"))}
-    return RunConfig(**named, **numbers)  # type: ignore[arg-type]
+    settings = dict([named.pop("set").split("=", 1)] if "set" in named else [])
+    return RunConfig(**named, **numbers, settings=settings, spend_savings=spent)  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def made() -> Dataset:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DATASETS, "_known", dict(DATASETS._known))
+    monkeypatch.setattr(DATASETS, "_known", dict(DATASETS))
 
 
 def same(data: Dataset) -> bool:

@@ -150,6 +150,8 @@ class Network(RunsAside):
 
     def add(self, gradients: Mapping[str, Tensor]) -> None:
         """To those of the step whose backward was just run; what rests in it has none."""
+        if not gradients:
+            return  # nearly always: the parameters' names are walked for nothing
         trained = {name: p for name, p in self.trained_by_name().items() if p.grad is not None and name in gradients}
         if trained:
             there = [p.grad for p in trained.values()]

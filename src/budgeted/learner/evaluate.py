@@ -41,14 +41,18 @@ def evaluate(
     classes: int,
     precision: Precision = "float32",
     *,
+    folded: bool = False,
     everything: bool = True,
 ) -> tuple[Score, NDArray[np.int64] | None]:
     """Score on the samples of seen classes, and the labels predicted (-1 before any class is seen; None where something
     else than classes is learned, and where not `everything` was wanted: then images of classes that were not seen are
     not looked at).
 
-    Images that are not held in memory are decoded a few at a time.
+    Images that are not held in memory are decoded a few at a time. `folded`: with batch norm in the convolutions.
     """
+    if folded:
+        with learner.network.folding():
+            return evaluate(learner, images, labels, classes, precision, everything=everything)
     if precision == "bfloat16":
         with torch.autocast(learner.device.type, torch.bfloat16):
             return evaluate(learner, images, labels, classes, everything=everything)

@@ -14,6 +14,7 @@ from budgeted.budget import Cost, Purpose
 from budgeted.budget.watched import watched
 from budgeted.network.calls import Inputs, called, count_of, key_of, training
 from budgeted.network.evaluation_mode import evaluating
+from budgeted.network.folding import folded
 from budgeted.network.norms import MeasuredNorms, lent
 from budgeted.network.per_sample import PerSampleGradients
 from budgeted.network.priced import PRICED, Priced
@@ -31,6 +32,7 @@ class RunsAside(Priced):
     _per_sample: PerSampleGradients | None
     rows: int
     """of the head, as far as a rehearsal has grown it"""
+    _folds = False
 
     def paid(self, purpose: Purpose, cost: Cost, run: Callable[[], T], rehearsed: Callable[[], T]) -> T:
         """Run something aside: refused if it cannot be paid, charged because it ran. A rehearsal takes `rehearsed` for
@@ -60,7 +62,18 @@ class RunsAside(Priced):
                 stack.enter_context(
                     lent({name: buffers[name] for name in self.norms.statistics}, self.norms.statistics)
                 )
+            if self._folds:
+                stack.enter_context(folded(self.model))
             yield
+
+    @contextlib.contextmanager
+    def folding(self) -> Iterator[None]:
+        """Inside, predictions are made with batch norm folded into the convolutions before it."""
+        self._folds = True
+        try:
+            yield
+        finally:
+            self._folds = False
 
     def measure_norms(self, purpose: Purpose, inputs: Inputs) -> None:
         """Measure batch norm's statistics on these inputs, with the weights that predictions are made with."""

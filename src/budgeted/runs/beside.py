@@ -29,7 +29,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from budgeted.errors import BudgetedError
-from budgeted.learner.evaluate import Precision, Score, evaluate
+from budgeted.learner.evaluate import Score, evaluate
 from budgeted.learner.learner import Learner
 from budgeted.learner.state import answering_state, restore_answers
 from budgeted.runs.config import RunConfig
@@ -50,10 +50,13 @@ class Answer:
     """of processor time"""
 
 
-def answer(learner: Learner, data: TestData, precision: Precision, everything: bool) -> Answer:
+def answer(learner: Learner, data: TestData, config: RunConfig, everything: bool) -> Answer:
     """Evaluate, here and now. `everything`: predictions for images of classes not seen yet are wanted, too."""
     start = time.process_time()
-    score, predicted = evaluate(learner, data.images, data.labels, data.classes, precision, everything=everything)
+    score, predicted = evaluate(
+        learner, data.images, data.labels, data.classes, config.eval_precision,
+        folded=config.eval_folded, everything=everything,
+    )  # fmt: skip
     return Answer(score, predicted, time.process_time() - start)
 
 
@@ -161,7 +164,7 @@ def main() -> None:
         while True:
             numbers, tensors = _receive(given)
             restore_answers(learner, tensors, numbers["class_labels"])
-            found = answer(learner, data, config.eval_precision, numbers["everything"])
+            found = answer(learner, data, config, numbers["everything"])
             predicted = {} if found.predicted is None else {"predicted": torch.from_numpy(found.predicted)}
             score = {**dataclasses.asdict(found.score), "seconds": found.seconds}
             _send(out, score, predicted)

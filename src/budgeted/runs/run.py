@@ -263,7 +263,7 @@ class Run:
         }
         asked = Asked(record, moment, list(learner.class_labels))
         if self._beside is None:
-            self._complete(asked, answer(learner, self.tested, self.config.eval_precision, moment))
+            self._complete(asked, answer(learner, self.tested, self.config, moment))
             return
         self._asked.append(asked)
         self._beside.ask(learner, moment)

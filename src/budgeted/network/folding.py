@@ -45,7 +45,7 @@ def foldable(model: nn.Module) -> list[Pair]:
 def folded(model: nn.Module) -> Iterator[None]:
     """Inside, the model, which is in evaluation mode, does its batch norms in its convolutions."""
     pairs = foldable(model)
-    before = [(convolution.weight, convolution.bias) for convolution, _ in pairs]
+    before = [(convolution._parameters["weight"], convolution._parameters["bias"]) for convolution, _ in pairs]
     try:
         for convolution, norm in pairs:
             assert norm.running_mean is not None
@@ -55,11 +55,11 @@ def folded(model: nn.Module) -> Iterator[None]:
                 norm.bias,
             )  # fmt: skip
             _give(convolution, weight, bias)
-            norm.forward = _as_it_is  # type: ignore[method-assign]
+            norm.__dict__["forward"] = _as_it_is
         yield
     finally:
-        for (convolution, norm), (weight, bias) in zip(pairs, before, strict=True):
-            _give(convolution, weight, bias)
+        for (convolution, norm), own in zip(pairs, before, strict=True):
+            _give(convolution, *own)
             norm.__dict__.pop("forward", None)
 
 

@@ -76,7 +76,8 @@ class Twice(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         maps = self.first(images)
-        return self.shared(self.second(self.norm(maps) + maps)) + self.shared(self.third(images))
+        found: Tensor = self.shared(self.second(self.norm(maps) + maps)) + self.shared(self.third(images))
+        return found
 
 
 class Unfollowed(nn.Module):

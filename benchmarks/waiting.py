@@ -1,6 +1,6 @@
 """How long a run waits for its data: the share of the training loop in which the next sample is not there yet.
 
-    python benchmarks/waiting.py POOL [--samples 200] [--large 24] [--threads 0 1]
+    python benchmarks/waiting.py POOL [--samples 200] [--large 24] [--threads 0 1] [--figure F.png]
 
 POOL is a folder of pictures (Tiny-ImageNet's training folder, say). Two folders are made of it: pictures of 32x32, and
 JPEGs of 500x375 as ImageNet's, which a run resizes to 224x224. ER with one step a sample and batch 16: ResNet-32 on the
@@ -26,6 +26,7 @@ from budgeted.runs.run import start  # noqa: E402
 from budgeted.streams import own  # noqa: E402
 
 CLASSES = 10
+LIMIT = 5.0
 
 
 def main() -> None:
@@ -34,6 +35,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200, help="of 32 pixels")
     parser.add_argument("--large", type=int, default=24, help="samples of 224 pixels")
     parser.add_argument("--threads", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--figure", type=Path)
     chosen = parser.parse_args()
     own.HELD = 0  # however few: decoded when they arrive
     pool = sorted(path for path in chosen.pool.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
@@ -42,6 +44,7 @@ def main() -> None:
         + "|---" * 8
         + "|"
     )
+    shares: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as place:
         for name, sides, size, model, samples in (
             ("32x32 JPEG", (32, 32), 32, "resnet32", chosen.samples),
@@ -59,6 +62,7 @@ def main() -> None:
                 ends.append(summary["weights_sha256"])
                 learn, waited = summary["train_seconds"], summary["wait_seconds"]
                 share = 100 * waited / (learn + waited)
+                shares[f"{name}, {model}\n{threads} decoding thread{'s' * (threads != 1)}"] = share
                 same = "yes" if ends[-1] == ends[0] else "NO"
                 cells = (
                     name,
@@ -71,6 +75,25 @@ def main() -> None:
                     same,
                 )
                 print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+    if chosen.figure:
+        draw(shares, chosen.figure)
+
+
+def draw(shares: dict[str, float], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 2.6), layout="constrained")
+    bars = axes.barh(list(shares), list(shares.values()), color="#0072b2")
+    axes.bar_label(bars, fmt="%.2f %%", padding=3)
+    axes.axvline(LIMIT, color="#d55e00")
+    axes.text(LIMIT, -0.4, "limit ", ha="right", color="#d55e00")
+    axes.set(xlabel="share of the training loop that waits for data, %", xlim=(0, 1.15 * max(LIMIT, *shares.values())))
+    axes.invert_yaxis()
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
 
 
 def fill(folder: Path, pool: list[Path], sides: tuple[int, int], samples: int) -> None:

@@ -78,7 +78,14 @@ def test_an_evaluation_counts_both_looks(tmp_path: Path) -> None:
 
 
 def test_what_is_not_classified_has_no_mirror_image() -> None:
-    from examples.next_byte import NextByte
+    """Asked for it is refused; what is usual with a method is for what it can be for."""
+    from examples.next_byte import NextByte, reader, texts
 
     with pytest.raises(BudgetedError, match=r"learner\.mirrored is for samples that are classified"):
         Learner(tiny(), "vanilla", NextByte(), settings=settings_of(METHODS["vanilla"], mirrored=True))
+    learner = Learner(reader(), "cram", NextByte(), memory="200kB")
+    samples = texts().train_images[:8]
+    for number in range(8):
+        learner.learn(samples[number], "text")
+    assert learner.settings.learner.optimizer == "muon"
+    assert torch.equal(learner.predict(list(samples)), learner.predict(torch.from_numpy(samples)))

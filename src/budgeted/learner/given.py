@@ -47,7 +47,8 @@ def settings_of(settings: Settings | None, method: Method | type[Method] | str, 
         raise BudgetedError(
             f"settings is a {type(settings).__name__}: give Settings(learner=LearnerSettings(learning_rate=1e-3), …)"
         )
-    return settings or from_pairs({}, make_method(method, {}), getattr(data, "flips", False))
+    flips, classified = getattr(data, "flips", False), isinstance(data, DataFacts)
+    return settings or from_pairs({}, make_method(method, {}), flips, classified=classified)
 
 
 def refuse_absent(device: str) -> None:

@@ -16,7 +16,7 @@ from budgeted.errors import BudgetedError
 from budgeted.freezing import FreezingPolicy, LayerFreezing, policy
 from budgeted.learner.hardest import refuse_unless_drawn_alone
 from budgeted.learner.optimizers import make_optimizer
-from budgeted.learner.settings import LearnerSettings, Settings
+from budgeted.learner.settings import OF_CLASSES, LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.network import Average, Network, SampledGradients
 from budgeted.network.average import Averaged
@@ -62,7 +62,7 @@ def make_problem(data: DataFacts | Problem, model: nn.Module, settings: Settings
     """The problem as given, or the classification of images with these facts."""
     if not isinstance(data, DataFacts):
         own, usual = settings.learner, LearnerSettings()
-        for name in ("train_size", "mirrored", "new_rows", "candidates"):
+        for name in OF_CLASSES:
             if getattr(own, name) != getattr(usual, name):
                 raise BudgetedError(f"learner.{name} is for samples that are classified: leave it out")
         return data

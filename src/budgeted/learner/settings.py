@@ -22,6 +22,8 @@ from budgeted.replay import CODECS, RETRIEVALS, SELECTIONS
 Autocast = Literal["none", "bfloat16", "float16"]
 OnSpent = Literal["store", "stop"]
 _NONE = ("none", "null", "")
+OF_CLASSES = ("train_size", "mirrored", "new_rows", "candidates")
+"""settings of the learner that are for samples that are classified"""
 
 
 @dataclass(frozen=True)
@@ -139,10 +141,16 @@ def from_pairs(
     flips: bool,
     problem: str | None = None,
     usual: Mapping[str, str] | None = None,
+    *,
+    classified: bool = True,
 ) -> Settings:
     """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1; what they leave
-    open is as usual: with the method as it is now, if not given."""
-    pairs = {**(usual_with(method) if usual is None else usual), **pairs}
+    open is as usual: with the method as it is now, if not given. What is for samples that are `classified` is usual with
+    those alone."""
+    habits = usual_with(method) if usual is None else usual
+    if not classified:
+        habits = {key: value for key, value in habits.items() if key.removeprefix("learner.") not in OF_CLASSES}
+    pairs = {**habits, **pairs}
     kinds = _kinds(method, pairs, problem)
     parts: dict[str, dict[str, Any]] = {part: {} for part in kinds}
     for key, value in pairs.items():

@@ -64,11 +64,13 @@ class Problem(MadeByName, Keeps, ABC):
             )
         for column in wanted:
             given = parts[column.name]
+            if isinstance(given, np.ndarray) and given.dtype.kind in "buif" and given.itemsize <= 8:
+                given = parts[column.name] = torch.from_numpy(given.astype(given.dtype.newbyteorder("="), order="C"))
             if not isinstance(given, Tensor) or given.dtype != column.dtype or tuple(given.shape) != column.shape:
                 what = "a sample" if len(wanted) == 1 else f"{column.name!r} of a sample"
                 found = _described(given) if isinstance(given, Tensor) else repr(given)[:200]
                 raise BudgetedError(f"{what} must be {_described(column)}, got {found}{_remedy(given, column)}")
-        return sample  # type: ignore[no-any-return]
+        return parts if isinstance(sample, Mapping) else parts[wanted[0].name]
 
     def batch(self, samples: Any) -> Sample:
         """Samples as they are given together: a batch as it is, a list or an array of single ones put together."""

@@ -175,7 +175,11 @@ class RunConfig:
     def build_settings(self, flips: bool, problem: str | None = None) -> Settings:
         """problem: what is learned from the data set, if the run does not say it."""
         pairs = {"learner.batch_size": str(self.batch_size), **self.settings}
-        return from_pairs(pairs, self.build_method(), flips, self.problem or problem, self.usual or None)
+        problem = self.problem or problem
+        return from_pairs(
+            pairs, self.build_method(), flips, problem, self.usual or None,
+            classified=problem in (None, "classification"),
+        )  # fmt: skip
 
     def with_usual(self) -> RunConfig:
         """With what the method is usually run with, as it is now."""

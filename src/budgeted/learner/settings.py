@@ -145,8 +145,8 @@ def from_pairs(
     classified: bool = True,
 ) -> Settings:
     """Read KEY=VALUE pairs such as learner.learning_rate=1e-3, retrieval.temperature=1, method.alpha=1; what they leave
-    open is as usual: with the method as it is now, if not given. What is for samples that are `classified` is usual with
-    those alone."""
+    open is as usual: with the method as it is now, if not given. What is for samples that are `classified` is usual
+    with those alone."""
     habits = usual_with(method) if usual is None else usual
     if not classified:
         habits = {key: value for key, value in habits.items() if key.removeprefix("learner.") not in OF_CLASSES}

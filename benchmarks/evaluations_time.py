@@ -1,13 +1,14 @@
 """What many evaluations cost a run: the wall clock with every hundredth sample evaluated, over that with five in all.
 
     python benchmarks/evaluations_time.py --data DATA [--samples 50000] [--out runs/evaluations] [--precision bfloat16]
-        [--model resnet32] [--eval-samples 10000] [--figure FILE.png]
+        [--model resnet32] [--eval-samples 10000] [--figure FILE.png] [--json FILE.json]
 
 Vanilla on CIFAR-10 (Gaussian, one step a sample, 7,998,016 bytes) twice: evaluated every 100 samples, as in the paper,
 and five times. Both evaluate in a process beside the run (`--eval-beside`), on all test images of the classes seen. A
 run that was cut off goes on, one that is finished stays. Compared is the wall clock of the whole command's work (data,
 plan, stream, checkpoints, the last evaluation), over all sittings, with what was done again after a cut. At --samples
-2500 the evaluations for each sample and the images of each are those of the full size. On two cores that nobody else
+2500 the evaluations for each sample and the images of each are those of the full size, but a checkpoint, which waits for
+answers, comes with nearly every second evaluation and not with every tenth. On two cores that nobody else
 uses it is to be at most 1.25.
 """
 
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from budgeted.runs.config import RunConfig
+from budgeted.runs.environment import environment
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY
 from budgeted.runs.run import Progress, resume, start
 
@@ -38,6 +40,7 @@ def main() -> None:
     parser.add_argument("--eval-samples", type=int, help="test images of an evaluation; all if not given")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), default="bfloat16")
     parser.add_argument("--figure", type=Path)
+    parser.add_argument("--json", type=Path, help="write the numbers to this file as well")
     chosen = parser.parse_args()
     few, many = (
         one(
@@ -63,6 +66,9 @@ def main() -> None:
     print(f"\nwall clock with {many['evaluations']} over {few['evaluations']} evaluations: {ratio:.3f}")
     if chosen.figure:
         draw(few, many, chosen.figure)
+    if chosen.json:
+        record = {"machine": environment(1, "cpu"), "ratio": ratio, "few": few, "many": many}
+        chosen.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
 def one(config: RunConfig, folder: Path) -> dict[str, Any]:

@@ -7,8 +7,8 @@ Vanilla on CIFAR-10 (Gaussian, one step a sample, 7,998,016 bytes) twice: evalua
 and five times. Both evaluate in a process beside the run (`--eval-beside`), on all test images of the classes seen. A
 run that was cut off goes on, one that is finished stays. Compared is the wall clock of the whole command's work (data,
 plan, stream, checkpoints, the last evaluation), over all sittings, with what was done again after a cut. At --samples
-2500 the evaluations for each sample and the images of each are those of the full size, but a checkpoint, which waits for
-answers, comes with nearly every second evaluation and not with every tenth. On two cores that nobody else
+2500 the evaluations for each sample and the images of each are those of the full size, but a checkpoint, which waits
+for answers, comes with nearly every second evaluation and not with every tenth. On two cores that nobody else
 uses it is to be at most 1.25.
 """
 

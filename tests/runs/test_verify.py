@@ -80,6 +80,13 @@ def test_a_run_that_was_killed_and_went_on_is_confirmed(tmp_path: Path) -> None:
     assert found.missed == 1.0
 
 
+@pytest.mark.parametrize("more", [{"eval_beside": True}, {"eval_folded": True, "model": "cnn8"}])
+def test_a_run_that_evaluates_otherwise_is_confirmed(more: dict[str, Any], tmp_path: Path) -> None:
+    """Answers that are under way at a checkpoint are a part of what it holds."""
+    start(tiny("vanilla", **more), tmp_path / "run")
+    assert verify(tmp_path / "run", stretches="all").confirmed
+
+
 def test_records_without_checkpoints_are_replayed_whole(honest: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(honest, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")

@@ -185,6 +185,10 @@ def _status(progress: runs.Progress, room: int | None = None) -> str:
     return text
 
 
+def _places(summary: dict[str, Any]) -> str:
+    return f"all {summary['stored']} samples stored" if summary["slots"] is None else f"{summary['slots']} slots"
+
+
 def _closing(summary: dict[str, Any], path: Path) -> str:
     spent = summary["spent"]
     forgetting = "" if summary["f_last"] is None else f", F_last {100 * summary['f_last']:.2f} %"
@@ -194,7 +198,7 @@ def _closing(summary: dict[str, Any], path: Path) -> str:
             f"spent {format_compute(spent['paper'], 'paper')} / {format_compute(spent['real'], 'real')} in "
             f"{summary['iterations']} iterations over {summary['samples']} samples, "
             f"{100 * summary['frozen_share']:.1f} % of the backward frozen",
-            f"{summary['bytes']} bytes ({format_bytes(summary['bytes'])}), {summary['slots']} slots; training "
+            f"{summary['bytes']} bytes ({format_bytes(summary['bytes'])}), {_places(summary)}; training "
             f"{summary['train_seconds']:.1f} s, evaluation {summary['eval_seconds']:.1f} s, waiting for data "
             f"{summary.get('wait_seconds', 0.0):.1f} s",
             *_passed_over(summary),

@@ -205,7 +205,7 @@ class Planner:
         growth = 0
         if self.varying:
             if rule == "paper":
-                raise BudgetedError("rule paper counts slots of one size: leave --byte-rule out, or take codec raw")
+                raise BudgetedError("rule paper counts slots of one size: leave it out, or add --codec raw")
             slots = None if budget.bytes is not None else slots
         elif budget.bytes is not None:
             probe = self.learner(slots=1)

@@ -48,6 +48,9 @@ class _Replay(Run):
     def state(self) -> State:
         return state.tensors_of(self.learner), {**state.numbers_of(self.learner), **self.numbers()}
 
+    def _evaluates_beside(self) -> bool:
+        return False  # no result depends on it, and the process beside would look for the data where they were
+
     def _checkpoint(self) -> None:
         if self.position == self.watched:
             self.found = self.state()

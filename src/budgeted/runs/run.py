@@ -170,13 +170,16 @@ class Run:
                 threads=self.config.decode_threads,
                 skip_bad=self.config.skip_bad,
             ) as samples:
-                if self.config.eval_beside:
+                if self._evaluates_beside():
                     self._beside = Beside(self.config, len(self.stream))
                 return self._execute(samples, report)
         finally:
             self.counter.close()
             if self._beside is not None:
                 self._beside.close()
+
+    def _evaluates_beside(self) -> bool:
+        return self.config.eval_beside
 
     def _execute(self, samples: streams.Arriving, report: Report | None) -> dict[str, Any]:
         self._counted = self.learner.steps

@@ -13,14 +13,14 @@ class Structure:
         self.note()
 
     def note(self) -> None:
-        modules = list(self._model.modules())
-        self._leaves = [module for module in modules if not module._modules]
-        self._parents = [module for module in modules if module._modules]
+        below = [module._modules for module in self._model.modules()]
+        self._leaves = [children for children in below if not children]
+        self._parents = [children for children in below if children]
         self._children = self._now()
 
     def changed(self) -> bool:
         """Asked in every step, so it compares the children of the modules known instead of walking the tree."""
-        return any(module._modules for module in self._leaves) or self._now() != self._children
+        return any(self._leaves) or self._now() != self._children
 
     def _now(self) -> list[tuple[nn.Module | None, ...]]:
-        return [(*module._modules.values(),) for module in self._parents]
+        return [(*children.values(),) for children in self._parents]

@@ -119,6 +119,7 @@ class SampledGradients:
         self._last_seen: dict[int, Use] = {}
         self._most_calls = 4 * len(self._layers)
         self._prices: dict[tuple[Any, ...], int] = {}
+        self._latest_marks: tuple[tuple[tuple[bool, ...], torch.device | None], Tensor] | None = None
         self._threads = threading.local()
 
     def __len__(self) -> int:
@@ -181,11 +182,17 @@ class SampledGradients:
             torch.zeros(batch, share.count, device=device) if of_share is None else of_share
             for share, of_share in zip(self._shares, rows, strict=True)
         ]
-        present = torch.tensor(collected).repeat_interleave(self._counts).to(device)
-        step = SampledStep(torch.cat(columns, 1).float(), present)
+        step = SampledStep(torch.cat(columns, 1).float(), self._marks(collected, device))
         self._last_fired, self._last_seen = noted.fired, noted.seen
         noted.clear()
         return step
+
+    def _marks(self, collected: tuple[bool, ...], device: torch.device | None) -> Tensor:
+        """For each coordinate whether it is there; the same in most steps, so the latest stays."""
+        if self._latest_marks is None or self._latest_marks[0] != (collected, device):
+            marks = torch.tensor(collected).repeat_interleave(self._counts).to(device)
+            self._latest_marks = (collected, device), marks
+        return self._latest_marks[1]
 
     def price(self, present: Tensor) -> int:
         """Operations that collecting the `present` coordinates costs on the shapes of the last step.

@@ -22,7 +22,7 @@ from budgeted.streams.bongard import Pictures, facts_of, task_starts
 from budgeted.streams.bongard.sets import PUBLISHED, Published
 from budgeted.streams.check import check, check_files
 from budgeted.streams.entry import Entry, split_options
-from budgeted.streams.picture import draw
+from budgeted.streams.picture import draw, drawn_here
 from budgeted.streams.registry import fetch_files, find
 
 _LOOK = 64
@@ -91,6 +91,10 @@ class Data:
         with _bar(MofNCompleteColumn()) as show:
             total = len(loaded.train_images) + len(loaded.test_images)
             report = check(loaded, entry.info, lambda count: show(count, total))
+        if self.size is None and entry.info is None and any(width != height for width, height in report.sizes):
+            report.odd["pictures that are no squares: a run needs --size PIXELS"] = sum(
+                count for (width, height), count in report.sizes.items() if width != height
+            )
         if len(report.sizes) > 1 and self.size is None and entry.info is None:
             smallest, largest = min(report.sizes), max(report.sizes)
             report.odd[
@@ -115,6 +119,8 @@ class Data:
 
     def _load(self, entry: Entry, look: bool = False) -> streams.Dataset:
         sized = entry.info is None or entry.resizes
+        if self.size is not None and self.size < 1:
+            raise BudgetedError(f"--size must be 1 or more, got {self.size}")
         size = self.size or (_LOOK if look and entry.info is None else None)
         if self.size is not None and not sized:
             raise BudgetedError(f"{self.dataset} has images of one size: leave --size out")
@@ -177,6 +183,8 @@ class Data:
         if self.json and self.picture is None:
             return None
         path = self.picture or Path(f"{streams.short_name(self.dataset)}.png")
+        if self.picture is None and path.exists() and not drawn_here(path):
+            raise BudgetedError(f"{path} is there already and none of ours: say where to draw, with --picture FILE.png")
         order = "arrival" if loaded.sequential else self.stream
         draw(loaded, streams.stream_of(loaded, order, self.seed), path)
         return str(path)

@@ -22,8 +22,8 @@ from budgeted.streams.image_file import opened_image
 class Predict:
     """Say what is on images, by the model of a run: the likeliest classes and their probabilities.
 
-    Example: budgeted predict runs/first photo.jpg more-photos/. Images are squeezed to the size that the model was
-    trained on, as those of an image folder are.
+    Example: budgeted predict runs/first photo.jpg more-photos/. Images are made as large as those that the
+    model was trained on, squeezed or cropped as the run did.
     """
 
     run: Annotated[Positional[Path], arg(metavar="RUN")]
@@ -43,7 +43,8 @@ class Predict:
         files = _files(self.images)
         found = trained(self.run)
         shape = found.learner.data.input_shape
-        chances = found.probabilities(torch.stack([_read(path, shape) for path in files]))
+        crop = found.config.resize == "crop"
+        chances = found.probabilities(torch.stack([_read(path, shape, crop) for path in files]))
         if self.json:
             rows = [dict(zip(found.names, row, strict=True)) for row in chances.tolist()]
             print(json.dumps({str(path): row for path, row in zip(files, rows, strict=True)}, indent=1))
@@ -72,7 +73,7 @@ def _files(given: tuple[Path, ...]) -> list[Path]:
     return found
 
 
-def _read(path: Path, shape: tuple[int, int, int]) -> torch.Tensor:
-    """As the learner takes pictures of any size."""
+def _read(path: Path, shape: tuple[int, int, int], crop: bool) -> torch.Tensor:
+    """As the run took pictures of any size."""
     with opened_image(path) as image:
-        return picture(image, shape)
+        return picture(image, shape, crop=crop)

@@ -33,6 +33,8 @@ class LateLabels:
     def __init__(self, learner: Learner, limit: int | str) -> None:
         """limit: bytes that waiting samples may take; they come off the learner's memory."""
         limit = parse_bytes(limit) if isinstance(limit, str) else limit
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise BudgetedError(f"give the bytes that may wait as a whole number or as in '2MB', got {limit!r}")
         each = bytes_per_slot(learner.problem.columns())
         if limit < each:
             raise BudgetedError(f"a sample takes {each} bytes, {limit} hold none: give more")
@@ -46,7 +48,7 @@ class LateLabels:
             learner.reserved[WAITING] = self.most * each
             try:
                 give_up_slots(learner)
-            except BudgetedError:
+            except BaseException:
                 del learner.reserved[WAITING]
                 raise
 

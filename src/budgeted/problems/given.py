@@ -39,8 +39,9 @@ def _from_elsewhere(given: Any, shape: tuple[int, ...]) -> Any:
     return given
 
 
-def picture(image: Image.Image, shape: tuple[int, ...]) -> Tensor:
-    """uint8, channels x height x width: grey where there is one channel, squeezed to the size."""
+def picture(image: Image.Image, shape: tuple[int, ...], *, crop: bool = False) -> Tensor:
+    """uint8, channels x height x width: grey where there is one channel, squeezed to the size, or cut to its middle
+    first."""
     from budgeted.streams.pixels import DEEP_MODES, resized
 
     if len(shape) != 3 or shape[0] not in (1, 3):
@@ -50,7 +51,7 @@ def picture(image: Image.Image, shape: tuple[int, ...]) -> Tensor:
     if image.mode in DEEP_MODES:
         raise BudgetedError(f"a picture of mode {image.mode} has more than 8 bits a channel: convert it to 8 bits")
     channels, height, width = shape
-    return torch.from_numpy(np.array(resized(image, (channels, height, width))))
+    return torch.from_numpy(np.array(resized(image, (channels, height, width), crop=crop)))
 
 
 def is_one(given: Any, shape: tuple[int, ...]) -> bool:

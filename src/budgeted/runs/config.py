@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -189,6 +190,8 @@ class RunConfig:
         """With the user's own files found from anywhere, and known by their content."""
         if (dataset := absolute_name(self.dataset)) != self.dataset:
             return replace(self, dataset=dataset).with_sources()
+        if self.data and (data := os.path.abspath(os.path.expanduser(self.data))) != self.data:
+            return replace(self, data=data).with_sources()
         places = {
             name: getattr(self, name)
             for name in ("method", "model", "freezing", "retrieval", "codec", "problem", "dataset")

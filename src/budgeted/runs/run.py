@@ -143,7 +143,8 @@ class Run:
         known = sittings_of(numbers, self.folder)
         state.restore(self.learner, tensors, numbers)
         self.records = self.folder.records.take_up(numbers["records"])
-        self.accuracies = [float(record["accuracy"]) for record in self.records if record["periodic"]]
+        counted = [record for record in self.records if record["periodic"] and sum(record["total"])]
+        self.accuracies = [float(record["accuracy"]) for record in counted]
         self._evaluated = int(self.records[-1]["samples"]) if self.records else 0
         self.previous = numbers["previous"]
         self.train_seconds, self.eval_seconds = float(numbers["train_seconds"]), float(numbers["eval_seconds"])
@@ -292,7 +293,7 @@ class Run:
                 record["by_domain"] = self._by_domain(found.predicted, asked)
         self.folder.records.append(record)
         self.records.append(record)
-        if record["periodic"]:
+        if record["periodic"] and sum(score.total):  # without test images of what was seen it counts for nothing
             self.accuracies.append(score.accuracy)
         so_far = {"a_auc": self._mean_accuracy()} if self.accuracies else {}  # none yet is not 0
         self.learner.events.tell("evaluation", accuracy=score.accuracy, **so_far)
@@ -312,7 +313,7 @@ class Run:
     def _moment(self, predicted: NDArray[np.int64], classes: list[Any]) -> dict[str, float | None] | None:
         """Knowledge lost and gained since the last moment."""
         found: Knowledge | None = None
-        if self.previous is not None:
+        if self.previous is not None and self.previous["classes"] and self.dataset.classes > 1:  # else there is none
             found = knowledge(
                 self.tested.labels,
                 self.previous["predicted"],
@@ -428,6 +429,8 @@ def summarise(records: list[dict[str, Any]], moments: list[int]) -> dict[str, An
     evaluations = [
         Evaluation(record["samples"], record["correct"], record["total"]) for record in records if sum(record["total"])
     ]
+    if records and not evaluations:
+        raise UndefinedMetric("no class that was learned has test images, so there is no accuracy: give some of them")
     periodic = {record["samples"] for record in records if record["periodic"]}
     try:
         forgetting: float | None = f_last(evaluations, moments)

@@ -17,6 +17,7 @@ from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.iterated import Walk, word
 from budgeted.streams.listing import Builder, Listing
+from budgeted.streams.manifest import Times
 from budgeted.streams.own import dataset_of
 
 OPTIONS = ("config", "split", "test", "image", "label", "time", "streaming", "files", "revision")
@@ -46,14 +47,15 @@ def listing_of(parts: list[tuple[str, Any]], name: str, options: Any) -> Listing
     label = options.get("label") or _column(features, lambda each: isinstance(each, datasets.ClassLabel), "label", name)
     kind = features.get(label)
     names = tuple(kind.names) if isinstance(kind, datasets.ClassLabel) else ()
-    builder = Builder(names)
+    builder, times, time = Builder(names), Times(), options.get("time")
     readers: list[Callable[[int], Any]] = []
     starts: list[int] = []
     sequential = False
     for part, rows in parts:
+        _demand_columns(rows, {"image": image, "label": label, "time": time}, f"{name}, part {part}" if part else name)
         plain = rows.cast_column(image, datasets.Image(decode=False)) if image in features else rows
         starts.append(len(builder))
-        _add_labels(rows, label, names, options.get("time"), builder, part, name)
+        _add_labels(rows, label, names, time, times, builder, part, name)
         if not isinstance(rows, datasets.IterableDataset):
             readers.append(lambda i, plain=plain: plain[i][image])  # type: ignore[misc]
         else:
@@ -75,13 +77,31 @@ def listing_of(parts: list[tuple[str, Any]], name: str, options: Any) -> Listing
     return builder.listing(read, where, name, sequential=sequential)
 
 
+def _demand_columns(rows: Any, asked: dict[str, str | None], where: str) -> None:
+    """Here, since the library would fail later and in its own words."""
+    # what streams may not know its columns before its first row; without a row there is nothing to refuse
+    columns = rows.column_names or list(next(iter(rows), ()))
+    for key, column in asked.items():
+        if columns and column is not None and column not in columns:
+            raise DataError(
+                f"{where}: no column {column!r}, it has {', '.join(map(repr, columns[:20]))}: say ?{key}=COLUMN"
+            )
+
+
 def _add_labels(
-    rows: Any, label: str, names: tuple[str, ...], time: str | None, builder: Builder, part: str, name: str
+    rows: Any,
+    label: str,
+    names: tuple[str, ...],
+    time: str | None,
+    times: Times,
+    builder: Builder,
+    part: str,
+    name: str,
 ) -> None:
     """Without the pictures, which are most of the bytes."""
     for row in rows.select_columns([label, *([time] if time else [])]):
         where = f"{name} row {len(builder)}"
-        moment = None if time is None or row[time] is None else _seconds(row[time], where)
+        moment = None if time is None else times.seconds(row[time], where)
         builder.add(b"", _word(row[label], names, where), where, part=part, time=moment)
 
 
@@ -108,15 +128,6 @@ def _bytes(value: Any, where: str) -> Any:
             return path
         raise DataError(f"{where}: no picture in it: leave the row out")
     return value
-
-
-def _seconds(value: Any, where: str) -> float:
-    if hasattr(value, "timestamp"):
-        return float(value.timestamp())
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise DataError(f"{where}: the time {value!r} is no number and no date: correct it") from None
 
 
 def _opened(place: str, options: Any) -> Any:

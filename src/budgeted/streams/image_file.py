@@ -54,6 +54,8 @@ def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.
             yield image
     except DataError:
         raise
+    except MemoryError as problem:  # says nothing of the file, so it must not pass for a bad one
+        raise MemoryError(f"{name}: no memory is left to decode it") from problem
     except FileNotFoundError as problem:
         raise DataError(f"{name} does not exist: restore it, or take it off the list") from problem
     except Image.DecompressionBombError as problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+import os
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from budgeted.streams.dataset import DataError, Images
 from budgeted.streams.files import open_regular
 from budgeted.streams.listing import Places
-from budgeted.streams.pixels import Pixels
+from budgeted.streams.pixels import Pixels, named_failures
 
 #: Test images whose pixels take more bytes than this are decoded anew for each evaluation.
 HELD_TEST = 2 * 2**30
+#: Stands in a digest for what cannot be read.
+_BAD = hashlib.blake2b(b"bad", digest_size=32).digest()
 
 
 class LazyImages:
@@ -61,19 +63,24 @@ class LazyImages:
             row = int(self._rows[int(index)])
             found.update(self._places.key(row) + b"\0")
         for which in np.linspace(0, len(shown) - 1, min(len(shown), looked_into)).astype(int):
-            found.update(_digest_of(self.source(int(shown[which]))))
+            try:
+                found.update(_digest_of(self.source(int(shown[which])), self.where(int(shown[which]))))
+            except DataError:  # a bad sample, which a run may be told to pass over; without it nobody comes so far
+                found.update(_BAD)
         return found.hexdigest()
 
-    def readable(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the places whose images can be decoded, found by decoding each."""
-        return np.array([place for place in places if self._is_readable(int(place))], np.int64)
-
-    def _is_readable(self, index: int) -> bool:
-        try:
-            self._one(index)
-        except DataError:
-            return False
-        return True
+    def readable(self, places: NDArray[np.int64], bad: list[str] | None = None) -> NDArray[np.int64]:
+        """Those of the places whose images can be decoded, found by decoding each; `bad` gets why each other cannot."""
+        found = []
+        for place in places:
+            try:
+                self._one(int(place))
+            except DataError as problem:
+                if bad is not None:
+                    bad.append(str(problem))
+            else:
+                found.append(place)
+        return np.array(found, np.int64)
 
     def _one(self, index: int) -> NDArray[np.uint8]:
         row = int(self._rows[index])
@@ -97,23 +104,30 @@ class _Chosen:
         return self._images[self._places[index]]
 
 
-def held(images: Images, places: NDArray[np.int64], skip_bad: bool) -> tuple[Images, NDArray[np.int64]]:
-    """The images at these places, in memory if they take at most `HELD_TEST` bytes; without bad ones, if allowed."""
+def held(
+    images: Images, places: NDArray[np.int64], skip_bad: bool, bad: list[str] | None = None
+) -> tuple[Images, NDArray[np.int64]]:
+    """The images at these places, in memory if they take at most `HELD_TEST` bytes; without bad ones, if allowed.
+
+    bad: gets the reason of each that was left out.
+    """
     if skip_bad and isinstance(images, LazyImages):
-        places = places[np.isin(places, images.readable(places))]
+        bad = [] if bad is None else bad
+        places = places[np.isin(places, images.readable(places, bad))]
         if len(places) == 0:
-            raise DataError("none of the test images can be read: `budgeted data check` names what is wrong")
+            raise DataError(f"none of the test images can be read; the first: {bad[0] if bad else 'there is none'}")
     if isinstance(images, np.ndarray) or len(places) * int(np.prod(images.shape[1:])) <= HELD_TEST:
         return images[places], places
     return _Chosen(images, places), places
 
 
-def _digest_of(source: Any) -> bytes:
-    if isinstance(source, str | Path):
+def _digest_of(source: Any, where: str) -> bytes:
+    if isinstance(source, str | os.PathLike):
         try:
-            with open_regular(source) as file:
+            with open_regular(os.fsdecode(source)) as file:
                 source = file.read()
         except OSError as problem:
             source = str(problem.errno).encode()
-    content = source if isinstance(source, bytes) else np.ascontiguousarray(np.asarray(source)).tobytes()
+    with named_failures(where):  # an image may be decoded only now
+        content = source if isinstance(source, bytes) else np.ascontiguousarray(np.asarray(source)).tobytes()
     return hashlib.blake2b(content, digest_size=32).digest()

@@ -3,9 +3,10 @@
     path,label,time,split            manifest:FILE?path=file&label=kind       other names of columns
     images/0001.jpg,cat,2021-03-05,train
 
-Paths are relative to the table's folder (or to `?root=`). A time is a number or an ISO date. A Parquet file may hold
-the pictures themselves in a column `image` of bytes, or of {bytes, path} as Hugging Face writes it. `?classes=FILE`
-gives the class names, one a line: then labels are these or their numbers, and any other is refused with its line.
+Paths are relative to the table's folder (or to `?root=`). Times are all numbers or all ISO dates, UTC where they name
+no zone. A Parquet file may hold the pictures themselves in a column `image` of bytes, or of {bytes, path} as Hugging
+Face writes it. `?classes=FILE` gives the class names, one a line: then labels are these or their numbers, and any other
+is refused with its line.
 
 The table is read once, line by line; where each sample lies goes to a temporary file, so that memory holds the label
 and the place of a row in the order, and nothing else of it.
@@ -27,6 +28,7 @@ from budgeted.errors import BudgetedError, needed
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.files import open_regular, read_regular, size_of
+from budgeted.streams.iterated import word
 from budgeted.streams.listing import Builder, with_length
 from budgeted.streams.own import dataset_of
 
@@ -62,7 +64,8 @@ def _csv(path: Path, builder: Builder, options: Any) -> None:
     columns = _Columns(options)
     try:
         with open_regular(path) as file:
-            rows = csv.reader(_lines(file, path), delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
+            between = "\t" if path.suffix.lower() == ".tsv" else ","
+            rows = csv.reader(_lines(file, path), delimiter=between, skipinitialspace=True, strict=True)
             header = next(rows, None)
             if header is None:
                 raise DataError(f"{path} is empty: write a header path,label and a line for each sample")
@@ -99,8 +102,11 @@ class _Columns:
         self._names = {key: options.get(key, key) for key in ("path", "label", "time", "split", "domain")}
         self._asked = {key for key in self._names if key in options}
         self.place: dict[str, int] = {}
+        self._width = 0
+        self._times = Times()
 
     def find(self, header: list[str], where: str, needs_path: bool = True) -> None:
+        self._width = len(header)
         needed = {"label", *(("path",) if needs_path else ()), *self._asked}
         for key, name in self._names.items():
             if header.count(name) > 1:
@@ -116,16 +122,21 @@ class _Columns:
     def add(self, row: Any, builder: Builder, where: str) -> None:
         if len(row) <= max(self.place.values()):
             raise DataError(f"{where}: {len(row)} fields, the header has more: complete the line")
+        # which one is too many nobody can tell, so each may stand in the wrong column
+        if len(row) > self._width and any(field.strip() for field in row[self._width :]):
+            raise DataError(
+                f"{where}: {len(row)} fields, the header has {self._width}: quote a field that holds a comma or a tab"
+            )
         path = row[self.place["path"]] if "path" in self.place else ""
-        if "path" in self.place and (not isinstance(path, str) or path == "" or "\0" in path):
+        if "path" in self.place and (not isinstance(path, str) or path.strip() == "" or "\0" in path):
             raise DataError(f"{where}: no path in it: complete the line")
         builder.add(
-            os.fsencode(_surrogates_escaped(path, where)),
+            os.fsencode(_surrogates_escaped(path.strip(), where)),
             _word(row[self.place["label"]], where),
             where,
             part=_text(row, self.place.get("split")),
             domain=_text(row, self.place.get("domain")),
-            time=None if "time" not in self.place else _moment(row[self.place["time"]], where),
+            time=None if "time" not in self.place else self._times.seconds(row[self.place["time"]], where),
         )
 
 
@@ -142,19 +153,46 @@ def _text(row: Any, place: int | None) -> str:
 
 
 def _word(value: Any, where: str) -> str:
-    if value is None or isinstance(value, float | bytes):
-        raise DataError(f"{where}: the label {value!r} is neither a word nor a whole number: correct it")
-    return str(value).strip()
+    """A label as a word; 1.0 is refused as 2.9 is, since it would be another class than 1."""
+    text = word(value, where).strip()
+    if _is(float, text) and not _is(int, text):
+        raise DataError(f"{where}: the label {text!r} is neither a word nor a whole number: correct it")
+    return text
 
 
-def _moment(value: Any, where: str) -> float | None:
-    """A number as it is, a date as seconds; None where there is none."""
-    if value is None or value == "":
-        return None
+def _is(kind: type[int] | type[float], text: str) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
+
+
+class Times:
+    """The times of a table: numbers as they are or dates as seconds, but not both, since no order is between them."""
+
+    def __init__(self) -> None:
+        self._kind = ""
+
+    def seconds(self, value: Any, where: str) -> float | None:
+        """None where there is no time."""
+        if value is None or (isinstance(value, str) and not value.strip()):
+            return None
+        kind, moment = _moment(value, where)
+        self._kind = self._kind or kind
+        if kind != self._kind:
+            raise DataError(
+                f"{where}: the time {str(value)!r} is a {kind}, the first is a {self._kind}: write all alike"
+            )
+        return moment
+
+
+def _moment(value: Any, where: str) -> tuple[str, float]:
+    """What kind of time this is, and when; a date without a zone is of UTC, whatever the machine's is."""
     if isinstance(value, datetime):
-        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+        return "date", (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, date):
-        return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
+        return "date", datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -164,14 +202,15 @@ def _moment(value: Any, where: str) -> float | None:
             raise DataError(f"{where}: the time {value!r} is neither a number nor an ISO date: correct it") from None
     if not math.isfinite(number):
         raise DataError(f"{where}: the time {value!r} is not finite: correct it")
-    return number
+    return "number", number
 
 
 def _class_names(path: Path) -> list[str]:
     try:
-        found = [line.strip() for line in read_regular(path, _MOST_NAMES).decode("utf-8").splitlines() if line.strip()]
+        text = read_regular(path, _MOST_NAMES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as problem:
         raise DataError(f"{path}: no list of class names can be read from it ({problem}): check it") from problem
+    found = [line.strip() for line in text.splitlines() if line.strip()]
     if len(set(found)) != len(found) or not found:
         raise DataError(f"{path}: names no class, or one twice: write each class once, one a line")
     return found
@@ -192,15 +231,21 @@ def _parquet(path: Path, builder: Builder, options: Any) -> Callable[[int], byte
         schema = table.schema_arrow
         names = [str(name) for name in schema.names]
         image = options.get("image", "image")
-        embedded = image in names and ("path" not in names or "image" in options)
-        if not embedded and "image" in options:
-            raise DataError(f"{path} has no column {image!r}: say which it is as manifest:FILE?image=COLUMN")
+        holds = image in names and _holds_pictures(schema.field(names.index(image)).type, pyarrow.types)
+        if "image" in options and "path" in options:
+            raise DataError(f"{path}: both ?image= and ?path= are given: say where the pictures are by one of them")
+        if "image" in options and not holds:
+            said = f"has no bytes in the column {image!r}" if image in names else f"has no column {image!r}"
+            raise DataError(f"{path} {said}: say manifest:FILE?image=COLUMN for bytes, ?path=COLUMN for paths")
+        embedded = holds and ("image" in options or ("path" not in names and "path" not in options))
         columns.find(names, str(path), needs_path=not embedded)
         if embedded:
             columns.place.pop("path", None)
         wanted = [names[place] for place in columns.place.values()]
+        columns.place = {key: number for number, key in enumerate(columns.place)}
         for batch in table.iter_batches(batch_size=_BATCH, columns=wanted, use_threads=False):
-            _add_batch(batch, columns, builder, path)
+            for row in zip(*(batch.column(name).to_pylist() for name in wanted), strict=True):
+                columns.add(row, builder, f"{path} row {len(builder)}")
         if not embedded:
             table.close()
             return None
@@ -211,12 +256,13 @@ def _parquet(path: Path, builder: Builder, options: Any) -> Callable[[int], byte
         raise DataError(f"{path}: no readable Parquet file ({problem}): write it again") from problem
 
 
-def _add_batch(batch: Any, columns: _Columns, builder: Builder, path: Path) -> None:
-    values = [batch.column(i).to_pylist() for i in range(batch.num_columns)]
-    local = _Columns({})
-    local.place = {key: number for number, key in enumerate(columns.place)}
-    for row in zip(*values, strict=True):
-        local.add(row, builder, f"{path} row {len(builder)}")
+def _holds_pictures(kind: Any, types: Any) -> bool:
+    """Bytes, or {bytes, path}; a column `image` may as well hold paths."""
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 
 class _Pictures:

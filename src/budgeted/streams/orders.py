@@ -147,7 +147,10 @@ def disjoint_tasks(
     """The task of every sample in a `disjoint` order."""
     positions, n = _positions(_checked_labels(labels), seed, class_order)
     if not 1 <= tasks <= n:
-        raise BudgetedError(f"{tasks} tasks for {n} classes: choose between 1 and {n} tasks")
+        raise BudgetedError(
+            f"{tasks} tasks for {n} classes: choose another order (--stream gaussian or arrival), or in Python tasks= "
+            f"between 1 and {n}"
+        )
     classes_per_task = n // tasks + (np.arange(tasks) < n % tasks)
     task_of_position: Indices = np.repeat(np.arange(tasks, dtype=np.int64), classes_per_task)
     return task_of_position[positions]

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from budgeted.errors import BudgetedError
 from budgeted.streams.dataset import DataError, Dataset, Part, Request, assemble, channel_statistics
-from budgeted.streams.image_file import opened_image
 from budgeted.streams.lazy import LazyImages
 from budgeted.streams.listing import TEST, Listing, in_order
 from budgeted.streams.orders import first_of_each_class, random_keys, ranks_in_class
-from budgeted.streams.pixels import Pixels
+from budgeted.streams.pixels import Pixels, sides, unlike
 
 #: A part whose decoded images take more bytes than this is decoded as it is used.
 HELD = 256 * 2**20
@@ -61,11 +60,12 @@ def dataset_of(
     classes = [word for word in listing.declared if word in met] if listing.declared else in_order(met)
     if request.test:
         _check_test(listing, test_rows, met, name)
-    pixels = Pixels(
-        request.size or _common_size(listing, np.union1d(train_rows, test_rows) if request.test else train_rows),
-        request.resize,
-        channels,
-    )
+    if request.size:
+        pixels = Pixels(request.size, request.resize, channels)
+    else:
+        looked_at = np.union1d(train_rows, test_rows) if request.test else train_rows
+        side = _common_size(listing, looked_at, request.skip_bad)
+        pixels = Pixels(side, request.resize, channels, exact=listing.sequential)
     label_of = np.array([classes.index(word) if word in met else -1 for word in listing.words], np.int64)
     domain_names = in_order(word for word in listing.domain_words if word)
     domain_of = np.array([domain_names.index(word) if word else -1 for word in listing.domain_words], np.int64)
@@ -141,42 +141,40 @@ def _on_demand(request: Request, images: LazyImages) -> bool:
 
 def _statistics(train: Part, skip_bad: bool) -> tuple[tuple[float, ...], tuple[float, ...]]:
     images: list[NDArray[np.uint8]] = []
+    bad = ""
     for row in first_of_each_class(train.labels, LOOKED_AT):
         try:
             images.append(train.images[int(row)])
-        except DataError:
+        except DataError as problem:
             if not skip_bad:
                 raise
+            bad = bad or str(problem)
     if not images:
-        raise DataError("none of the first images of each class can be read: `budgeted data check` names what is wrong")
+        raise DataError(f"none of the first images of each class can be read; the first: {bad}")
     return channel_statistics(np.stack(images))
 
 
-def _common_size(listing: Listing, rows: NDArray[np.int64]) -> int:
-    """The side that all pictures have, which must be squares."""
+def _common_size(listing: Listing, rows: NDArray[np.int64], skip_bad: bool) -> int:
+    """The side that all pictures have, which must be squares; of an iterator that of the first, and each is compared
+    with it when it arrives."""
     if len(rows) > MOST_MEASURED and not listing.sequential:
         raise DataError(f"{len(rows):,} images and no size: say to how many pixels they are resized (--size, size=)")
     first: tuple[int, int] | None = None
-    for row in rows[:1] if listing.sequential else rows:
-        width, height = _sides(listing.read(int(row)), listing.where(int(row)))
-        first = first or (width, height)
-        if (width, height) != first or width != height:
-            raise DataError(
-                f"{listing.where(int(row))} is {width}x{height}, the first {first[0]}x{first[1]}: pass size=PIXELS "
-                "(--size) to resize them all"
-            )
-    assert first is not None
+    bad = ""
+    for row in rows:
+        where = listing.where(int(row))
+        try:
+            found = sides(listing.read(int(row)), where)
+        except DataError as problem:
+            if not skip_bad:
+                raise
+            bad = bad or str(problem)
+            continue
+        first = first or found
+        if found != first or found[0] != found[1]:
+            raise DataError(unlike(where, found, first))
+        if listing.sequential:
+            break
+    if first is None:
+        raise DataError(f"none of the {len(rows):,} images can be read; the first: {bad}")
     return first[0]
-
-
-def _sides(source: object, where: str) -> tuple[int, int]:
-    if isinstance(source, bytes | str):
-        with opened_image(source, where) as image:
-            return image.size
-    if hasattr(source, "size") and isinstance(source.size, tuple):  # a Pillow image
-        width, height = source.size
-        return int(width), int(height)
-    shape = np.asarray(source).shape
-    if len(shape) == 3 and shape[2] in (1, 3, 4) and shape[0] not in (1, 3, 4):
-        return int(shape[1]), int(shape[0])
-    return (int(shape[-1]), int(shape[-2])) if len(shape) >= 2 else (0, 0)

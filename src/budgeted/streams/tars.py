@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from budgeted.streams.dataset import DataError
+from budgeted.streams.files import read_at_most
 
 Member = tuple[str, int, int]
 """name, first byte, bytes"""
+#: Bytes behind the last member that are looked at: tar fills its last record, of 10 KiB or, on a tape, of a few MiB.
+_MOST_FILLING = 1 << 24
 
 
 class Window(io.RawIOBase):
@@ -60,7 +63,26 @@ def members(file: BinaryIO, where: str, size: int) -> Iterator[Member]:
                 if member.size < 0 or member.offset_data + member.size > size:
                     raise DataError(f"{where}: cut inside {member.name}: restore it")
                 yield member.name, member.offset_data, member.size
+            _demand_end(file, where, tar.offset, size)
     except DataError:
         raise
     except Exception as problem:  # tarfile fails on damaged files in many ways
         raise DataError(f"{where}: cut or damaged ({problem}): restore it") from problem
+
+
+def _demand_end(file: BinaryIO, where: str, end: int, size: int) -> None:
+    """A block of zeros at `end` and no more than zeros behind it: tarfile takes a cut or damage there for the end."""
+    file.seek(end)
+    mark = read_at_most(file, tarfile.BLOCKSIZE)
+    if len(mark) < tarfile.BLOCKSIZE:
+        raise DataError(f"{where}: cut at byte {end + len(mark):,}, a tar ends with a block of zeros: restore it")
+    if any(mark):
+        raise DataError(f"{where}: damaged at byte {end:,}, no header of a file is there: restore it")
+    filling = read_at_most(file, _MOST_FILLING)
+    if filling.count(0) != len(filling):
+        raise DataError(
+            f"{where}: more behind its end at byte {end:,}, as where two tars were put into one file: "
+            f"give each a file of its own"
+        )
+    if end + len(mark) + len(filling) < size:
+        raise DataError(f"{where}: zeros from byte {end:,} on, as of a download that never ended: restore it")

@@ -71,8 +71,13 @@ def _csv(path: Path, builder: Builder, options: Any) -> None:
                 raise DataError(f"{path} is empty: write a header path,label and a line for each sample")
             columns.find([name.strip() for name in header], f"{path}: the header")
             for row in rows:
+                where = f"{path} line {rows.line_num}"
+                # which one is too many nobody can tell, so each may stand in the wrong column
+                if len(row) > len(header) and "".join(row[len(header) :]).strip():
+                    more = f"{len(row)} fields, the header has {len(header)}"
+                    raise DataError(f"{where}: {more}: quote a field that holds a comma or a tab")
                 if row:
-                    columns.add(row, builder, f"{path} line {rows.line_num}")
+                    columns.add(row, builder, where)
     except csv.Error as problem:
         raise DataError(f"{path} is no CSV ({problem} near row {len(builder) + 2:,}): correct it") from problem
     except OSError as problem:
@@ -102,11 +107,9 @@ class _Columns:
         self._names = {key: options.get(key, key) for key in ("path", "label", "time", "split", "domain")}
         self._asked = {key for key in self._names if key in options}
         self.place: dict[str, int] = {}
-        self._width = 0
         self._times = Times()
 
     def find(self, header: list[str], where: str, needs_path: bool = True) -> None:
-        self._width = len(header)
         needed = {"label", *(("path",) if needs_path else ()), *self._asked}
         for key, name in self._names.items():
             if header.count(name) > 1:
@@ -122,11 +125,6 @@ class _Columns:
     def add(self, row: Any, builder: Builder, where: str) -> None:
         if len(row) <= max(self.place.values()):
             raise DataError(f"{where}: {len(row)} fields, the header has more: complete the line")
-        # which one is too many nobody can tell, so each may stand in the wrong column
-        if len(row) > self._width and any(field.strip() for field in row[self._width :]):
-            raise DataError(
-                f"{where}: {len(row)} fields, the header has {self._width}: quote a field that holds a comma or a tab"
-            )
         path = row[self.place["path"]] if "path" in self.place else ""
         if "path" in self.place and (not isinstance(path, str) or path.strip() == "" or "\0" in path):
             raise DataError(f"{where}: no path in it: complete the line")
@@ -261,7 +259,7 @@ def _holds_pictures(kind: Any, types: Any) -> bool:
     if types.is_dictionary(kind):
         kind = kind.value_type
     if types.is_struct(kind):
-        return kind.get_field_index("bytes") >= 0
+        return bool(kind.get_field_index("bytes") >= 0)
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind))
 
 

@@ -10,6 +10,7 @@ from PIL import Image
 
 from budgeted.errors import BudgetedError
 from budgeted.learner.events import Event
+from budgeted.learner.files import read_json
 from budgeted.learner.late import LateLabels
 from budgeted.runs.config import RunConfig
 from budgeted.runs.run import resume, start
@@ -44,6 +45,18 @@ def test_what_was_learned_and_cannot_be_tested_is_said(tmp_path: Path) -> None:
     config = RunConfig(dataset=f"manifest:{table}", stream="arrival", skip_bad=True, size=16, **SMALL)
     with pytest.raises(BudgetedError, match="no class that was learned has test images"):
         start(config, tmp_path / "run")
+
+
+def test_bad_test_images_are_counted_and_named(tmp_path: Path, capsys: Capture) -> None:
+    folder(tmp_path / "p" / "train", ("cat", "dog"))
+    for path in sorted(folder(tmp_path / "p" / "test", ("cat", "dog"), 3).glob("*/[01].png")):
+        path.write_bytes(b"no picture")
+    flags = ["--method", "er", "--model", "mlp", "--slots", "9", "--skip-bad", "--out", str(tmp_path / "run")]
+    text = said(["run", "--dataset", f"folder:{tmp_path / 'p'}", "--size", "16", *flags], capsys)
+    assert "4 bad test images were left out; the first: " in text
+    summary = read_json(tmp_path / "run" / "summary.json")
+    assert summary["skipped_test"] == len(summary["skipped_test_first"]) == 4
+    assert summary["skipped"] == 0
 
 
 def test_evaluations_without_test_images_do_not_count_while_it_runs(tmp_path: Path) -> None:

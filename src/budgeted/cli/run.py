@@ -216,9 +216,11 @@ def _ending(summary: dict[str, Any]) -> str:
 
 
 def _passed_over(summary: dict[str, Any]) -> list[str]:
-    if not summary.get("skipped"):
-        return []
-    return [f"{summary['skipped']} bad samples were passed over; the first: {summary['skipped_first'][0]}"]
+    return [
+        f"{summary[key]} bad {what}; the first: {summary[f'{key}_first'][0]}"
+        for key, what in (("skipped", "samples were passed over"), ("skipped_test", "test images were left out"))
+        if summary.get(key)
+    ]
 
 
 def _several_machines(summary: dict[str, Any]) -> list[str]:

@@ -390,6 +390,8 @@ class Run:
             "samples": learner.arrived,
             "skipped": self.bad,
             "skipped_first": self.first_bad,
+            "skipped_test": len(self.tested.bad),
+            "skipped_test_first": list(self.tested.bad[:NAMED_BAD]),
             "classes": list(self.dataset.class_names),
             "frozen_share": learner.mean_frozen_share,
             "frozen_steps": list(learner.frozen_counts),

@@ -27,6 +27,8 @@ class TestData:
     labels: NDArray[np.int64]
     domains: NDArray[np.int64] | None
     info: streams.DatasetInfo
+    bad: tuple[str, ...] = ()
+    """why images were left out that could not be read"""
 
     @property
     def classes(self) -> int:
@@ -35,10 +37,11 @@ class TestData:
     @classmethod
     def of(cls, config: RunConfig, dataset: streams.Dataset) -> TestData:
         chosen = first_of_each_class(dataset.test_labels, config.eval_samples)  # the same for every seed
-        images, chosen = streams.held(dataset.test_images, chosen, config.skip_bad)
+        bad: list[str] = []
+        images, chosen = streams.held(dataset.test_images, chosen, config.skip_bad, bad)
         held: Tensor | streams.Images = as_tensor(images) if isinstance(images, np.ndarray) else images
         domains = None if dataset.test_domains is None else dataset.test_domains[chosen]
-        return cls(images, held, dataset.test_labels[chosen], domains, dataset.info)
+        return cls(images, held, dataset.test_labels[chosen], domains, dataset.info, tuple(bad))
 
     def seen(self, labels: list[Any]) -> int:
         """How many are of these classes."""

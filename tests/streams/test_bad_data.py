@@ -146,6 +146,6 @@ def test_the_resize_policies(policy: str, box: tuple[int, int, int, int]) -> Non
 def test_pictures_of_any_size_need_a_size(tmp_path: Path) -> None:
     for i in range(4):
         write(tmp_path / "ab"[i % 2] / f"{i}.png", encoded(i, "PNG", 10 + i, 12))
-    with pytest.raises(DataError, match=r"is 10x12, the first 10x12: pass size=PIXELS \(--size\)"):
+    with pytest.raises(DataError, match=r"is 10x12, no square: pass size=PIXELS \(--size\)"):
         streams.load(f"folder:{tmp_path}")
     assert streams.load(f"folder:{tmp_path}", size=16, resize="crop").input_shape == (3, 16, 16)

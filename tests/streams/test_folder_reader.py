@@ -169,6 +169,9 @@ def test_odd_layouts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no images"):
         streams.load(str(tmp_path))
     write(tmp_path / "train/a/1.png")
+    with pytest.raises(DataError, match="no test samples in it: give every class two samples"):
+        streams.load(str(tmp_path))
+    (tmp_path / "test").mkdir()
     with pytest.raises(DataError, match="no test/ or val/ folder with images"):
         streams.load(str(tmp_path))
     assert len(streams.load(str(tmp_path), test=False).train_labels) == 1

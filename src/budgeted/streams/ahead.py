@@ -3,14 +3,19 @@
 Threads read and decode; the samples are handed out in their order, and what a sample is depends on its index alone.
 So neither a result nor a resumed run changes a bit by it: only the waiting does. What is decoded ahead is `ahead`
 samples, whatever the length of the stream.
+
+The threads are daemons, and whoever is interrupted does not wait for them: a user's iterator may block for ever, and
+the pools of `concurrent.futures` are joined when the interpreter ends.
 """
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +24,9 @@ import numpy as np
 from budgeted.streams.dataset import DataError, Dataset
 from budgeted.streams.image_file import quiet_pillow
 from budgeted.streams.records import Records
+
+#: Seconds that a decoding thread is given to end after an error, so that none is cut off without need.
+_PATIENCE = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Arriving:
         # An array is indexed faster than a thread is asked; an iterator is gone through by one hand.
         decodes = not isinstance(dataset.train_images, np.ndarray | Records)
         count = 0 if not decodes else min(threads, 1) if dataset.sequential else threads
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="decode") if count > 0 else None
+        self._pool = _Pool(self._get, count) if count > 0 else None
         if self._pool is not None:
             quiet_pillow()
         #: Seconds for which the one who iterates had to wait for a sample, or decoded it themselves.
@@ -52,9 +60,9 @@ class Arriving:
     def __enter__(self) -> Arriving:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool.close(None if kind is None else _PATIENCE)
 
     def __iter__(self) -> Iterator[Sample | Bad]:
         return self._here() if self._pool is None else self._from(self._pool)
@@ -66,10 +74,10 @@ class Arriving:
             self.waited += time.perf_counter() - start
             yield sample
 
-    def _from(self, pool: ThreadPoolExecutor) -> Iterator[Sample | Bad]:
+    def _from(self, pool: _Pool) -> Iterator[Sample | Bad]:
         coming: deque[Future[Sample | Bad]] = deque()
         for index in self._indices:
-            coming.append(pool.submit(self._get, int(index)))
+            coming.append(pool.submit(int(index)))
             if len(coming) > self._ahead:
                 yield self._first(coming)
         while coming:
@@ -88,6 +96,43 @@ class Arriving:
             if not self._skip_bad:
                 raise
             return Bad(index, str(problem))
+
+
+class _Pool:
+    """Daemon threads that answer what is asked in its order."""
+
+    def __init__(self, function: Callable[[int], Sample | Bad], count: int) -> None:
+        self._function = function
+        self._asked: queue.SimpleQueue[tuple[int, Future[Sample | Bad]] | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, name=f"decode_{i}", daemon=True) for i in range(count)]
+        self._started = self._closed = False
+
+    def submit(self, index: int) -> Future[Sample | Bad]:
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
+        answer: Future[Sample | Bad] = Future()
+        self._asked.put((index, answer))
+        return answer
+
+    def close(self, patience: float | None) -> None:
+        """Nothing that is not begun is begun any more; waits for what is, at most `patience` seconds if given."""
+        self._closed = True
+        for _ in self._threads:
+            self._asked.put(None)
+        end = None if patience is None else time.monotonic() + patience
+        for thread in self._threads if self._started else ():
+            thread.join(None if end is None else max(0.0, end - time.monotonic()))
+
+    def _work(self) -> None:
+        while (asked := self._asked.get()) is not None and not self._closed:
+            index, answer = asked
+            try:
+                answer.set_result(self._function(index))
+            except BaseException as problem:  # it belongs to the one who asked
+                answer.set_exception(problem)
+            del asked, answer  # or the last sample is held while the next is waited for
 
 
 def arriving(

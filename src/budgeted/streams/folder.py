@@ -1,12 +1,12 @@
 """Folders of image files: one sub-folder per class, with or without a split, with or without domains.
 
-    train/CLASS/*.png                       test/ or val/ likewise
-    CLASS/*.png                             no split: a share of each class is set aside for testing
+    train/CLASS/*.png                       test/ or val/ likewise (or Train/, training/, testing/, valid/, validation/)
+    train/CLASS/*.png alone, CLASS/*.png    no split: a share of each class is set aside for testing
     train/CLASS/images/*.JPEG               val/images/*.JPEG and val/val_annotations.txt (tiny-imagenet)
     train/[labeled_images/]DOMAIN/CLASS/*   test/ likewise (CLEAR, whose train/ may be called train_image_only/)
 
 Samples, classes and domains come in sorted order (those that are all numbers, by number), never in that of
-a directory listing. Hidden files and files that are not images by name are passed over.
+a directory listing. Hidden files and files that are not images by name are passed over; images deeper down are refused.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from budgeted.streams.own import dataset_of
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 #: Bytes of a table of names and classes; tiny-imagenet's has 0.4 million.
 MOST_ANNOTATIONS = 64 * 2**20
-_TRAIN_FOLDERS = ("train", "train_image_only")
-_TEST_FOLDERS = ("test", "val", "validation")
+#: In letters of any case; the first that is there is taken.
+_TRAIN_FOLDERS = ("train", "training", "train_image_only")
+_TEST_FOLDERS = ("test", "testing", "val", "valid", "validation")
 #: Path, class and domain of an image file.
 _Found = tuple[str, str, str]
 
@@ -55,15 +56,23 @@ def read(
 
 def read_own(request: Request) -> Dataset:
     """A user's folder. Without `size`, all images must have one square size; statistics are computed."""
-    return dataset_of(list_folder(request.data_dir, request.test), request, str(request.data_dir))
+    listing = list_folder(request.data_dir, request.test, may_lack_test=True)
+    return dataset_of(listing, request, str(request.data_dir))
 
 
-def list_folder(root: Path, test: bool = True) -> Listing:
-    """Every image below a folder, with what its place says about it."""
+def list_folder(root: Path, test: bool = True, may_lack_test: bool = False) -> Listing:
+    """Every image below a folder, with what its place says about it.
+
+    may_lack_test: train/ without a folder for testing is taken as a folder without a split.
+    """
     builder, train = Builder(), _train_root(root)
     if not root.is_dir():
         raise DataMissing(f"{root} is no folder: check the path")
     if train is None:
+        for name in _called(root, _TEST_FOLDERS):
+            # A class may be called so; a domain would mix testing into training.
+            if not _look(name)[0] and _first_below(name) is not None:
+                raise DataError(f"{name} has no train/ beside it: name the folder of training images train/")
         _add(builder, root, _walk(root), "")
         if not len(builder):
             flat = len(_class_files(root))
@@ -72,11 +81,12 @@ def list_folder(root: Path, test: bool = True) -> Listing:
                 remedy = f"put its {flat} images into one folder for each class, or list them in a manifest:FILE"
             raise DataMissing(f"{root} holds neither train/CLASS/ nor CLASS/ with images: {remedy}")
     else:
-        _add(builder, root, _walk(train), "train")
+        lacks_test = may_lack_test and not _called(root, _TEST_FOLDERS)
+        _add(builder, root, _walk(train), "" if lacks_test else "train")
         if not len(builder):
             raise DataError(f"{train}: no images in CLASS/ or DOMAIN/CLASS/ below it: check the layout")
         tests = _list_test(root, set(builder.words))  # also where it is not wanted: together they name the domains
-        if test and not tests:
+        if test and not tests and not lacks_test:
             raise DataError(f"{root}: no test/ or val/ folder with images beside train/: add one")
         _add(builder, root, iter(tests), "test")
 
@@ -103,7 +113,7 @@ def _walk(folder: Path) -> Iterator[_Found]:
     plain: str | None = None
     nested = False
     for outer in _folders(folder):
-        if files := _class_files(outer):
+        if files := _class_files(outer, only=False):
             plain = outer.name
             yield from ((path, outer.name, "") for path in files)
         else:
@@ -117,7 +127,7 @@ def _walk(folder: Path) -> Iterator[_Found]:
 
 def _list_test(root: Path, classes: set[str]) -> list[_Found]:
     """The first of the test folders that shows a training class: some official ones hold no labels."""
-    listings = [list(_walk(_inner(root / name))) for name in _TEST_FOLDERS if (root / name).is_dir()]
+    listings = [list(_walk(_inner(folder))) for folder in _called(root, _TEST_FOLDERS)]
     labelled = (listed for listed in listings if any(class_name in classes for _, class_name, _ in listed))
     return next(labelled, listings[0] if listings else [])
 
@@ -141,21 +151,49 @@ def _annotated(folder: Path, annotations: Path) -> Iterator[_Found]:
     yield from sorted(listed, key=lambda each: (each[1], each[0]))
 
 
-def _class_files(folder: Path) -> list[str]:
-    """The images of a class folder, directly in it or in its sub-folder `images`."""
-    direct = _images_in(folder)
-    return direct or (_images_in(folder / "images") if (folder / "images").is_dir() else [])
+def _class_files(folder: Path, only: bool = True) -> list[str]:
+    """The images of a class folder, directly in it or in its sub-folder `images`; any deeper down are refused.
+
+    only: it can be nothing but a class; otherwise, where it holds no images, it may be a domain with classes in it.
+    """
+    files, folders = _look(folder)
+    if not files and "images" in folders:
+        files, deeper = _look(folder / "images")
+        folders = [*(name for name in folders if name != "images"), *(f"images/{name}" for name in deeper)]
+    if files or only:
+        for name in folders:
+            if (stray := _first_below(folder / name)) is not None:
+                raise DataError(f"{stray} lies below the class {folder}: put the images of a class into one folder")
+    return files
 
 
-def _images_in(folder: Path) -> list[str]:
-    names = []
+def _first_below(folder: Path) -> str | None:
+    """Some image in a folder or below it; links are not followed, which may lead in a circle."""
+    for where, inner, names in os.walk(folder):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for name in sorted(names):
+            if _is_image(name):
+                return os.path.join(where, name)
+    return None
+
+
+def _is_image(name: str) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+
+
+def _look(folder: Path) -> tuple[list[str], list[str]]:
+    """The images of a folder and the names of its sub-folders, both sorted."""
+    files, folders = [], []
     for entry in _entries(folder):
-        if os.path.splitext(entry.name)[1].lower() not in SUFFIXES:
-            continue
-        if _kind(entry) != "file":
-            raise DataError(f"{entry.path} is no regular file or a link to none: restore, rename or remove it")
-        names.append(entry.name)
-    return [os.path.join(folder, name) for name in sorted(names)]
+        kind = _kind(entry)
+        if _is_image(entry.name):
+            # A link to nothing is listed: it is a missing file, which is met when it arrives.
+            if kind != "file" and not (kind == "other" and entry.is_symlink() and not os.path.exists(entry.path)):
+                raise DataError(f"{entry.path} is no regular file: restore, rename or remove it")
+            files.append(os.path.join(folder, entry.name))
+        elif kind == "folder":
+            folders.append(entry.name)
+    return sorted(files), sorted(folders)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -182,7 +220,28 @@ def _kind(entry: os.DirEntry[str]) -> str:
 
 
 def _train_root(root: Path) -> Path | None:
-    return next((_inner(root / name) for name in _TRAIN_FOLDERS if (root / name).is_dir()), None)
+    found = next(iter(_called(root, _TRAIN_FOLDERS)), None)
+    if found is None or _is_a_class(found, root):
+        return None
+    return _inner(found)
+
+
+def _is_a_class(train: Path, root: Path) -> bool:
+    """Whether train/ is a class among others, as of vehicles: it holds images, and no folder for testing is there."""
+    return bool(_look(train)[0]) and not _called(root, _TEST_FOLDERS) and len(_look(root)[1]) > 1
+
+
+def _called(root: Path, names: tuple[str, ...]) -> list[Path]:
+    """The folders in a folder that are called so, in the order of the names, in letters of any case."""
+    if not root.is_dir():
+        return []
+    found: dict[str, Path] = {}
+    for entry in sorted(_entries(root), key=lambda each: each.name):
+        if entry.name.lower() not in names or _kind(entry) != "folder":
+            continue
+        if (other := found.setdefault(entry.name.lower(), root / entry.name)).name != entry.name:
+            raise DataError(f"{root} holds {other.name}/ and {entry.name}/: rename or remove one")
+    return [found[name] for name in names if name in found]
 
 
 def _inner(folder: Path) -> Path:

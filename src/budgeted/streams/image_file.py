@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from PIL import Image, UnidentifiedImageError
 
+from budgeted.errors import BudgetedError
 from budgeted.streams.dataset import DataError
 from budgeted.streams.files import open_regular, size_of
 
@@ -52,7 +54,7 @@ def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.
                     "shrink or remove it"
                 )
             yield image
-    except DataError:
+    except BudgetedError:
         raise
     except MemoryError as problem:  # says nothing of the file, so it must not pass for a bad one
         raise MemoryError(f"{name}: no memory is left to decode it") from problem
@@ -62,6 +64,8 @@ def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.
         raise DataError(f"{name}: more than {MOST_PIXELS:,} pixels ({problem}): shrink or remove it") from problem
     except Exception as problem:  # Pillow fails on damaged files in many ways
         found = len(source) if isinstance(source, bytes) else _size(source)
+        if isinstance(problem, OSError) and problem.errno == errno.ELOOP:
+            raise DataError(f"{name} is no regular file but a link in a circle: restore or remove it") from problem
         reason = "of no known format" if isinstance(problem, UnidentifiedImageError) else problem
         raise DataError(f"{name}: not a whole image ({found:,} bytes; {reason}): restore or remove it") from problem
 

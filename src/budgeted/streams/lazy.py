@@ -65,7 +65,7 @@ class LazyImages:
         for which in np.linspace(0, len(shown) - 1, min(len(shown), looked_into)).astype(int):
             try:
                 found.update(_digest_of(self.source(int(shown[which])), self.where(int(shown[which]))))
-            except DataError:  # a bad sample, which a run may be told to pass over; without it nobody comes so far
+            except DataError:  # whoever meets it passes it over or refuses it, which is not for a digest to decide
                 found.update(_BAD)
         return found.hexdigest()
 

@@ -69,7 +69,7 @@ class Pixels:
         return self.channels, self.size, self.size
 
     def of(self, source: Any, where: str = "") -> NDArray[np.uint8]:
-        """The input made of a file's path, encoded bytes, a Pillow image, or a uint8 array [H, W], [H, W, C] or [C, H, W]."""
+        """The input made of a file's path, encoded bytes, a Pillow image, or uint8 [H, W], [H, W, C] or [C, H, W]."""
         if isinstance(source, bytes | bytearray | memoryview):
             with opened_image(bytes(source), where) as image:
                 return self._of_image(image, where)
@@ -93,7 +93,7 @@ class Pixels:
 
     def _of_array(self, source: Any, where: str) -> NDArray[np.uint8]:
         array = _pixels_of(source, where)
-        if array.shape == self.shape and _channels_first(array.shape):
+        if array.shape == self.shape:
             return np.ascontiguousarray(array)
         if array.ndim == 3:
             array = array.transpose(1, 2, 0) if _channels_first(array.shape) else array
@@ -103,9 +103,12 @@ class Pixels:
 
 def sides(source: Any, where: str) -> tuple[int, int]:
     """Width and height of whatever `Pixels.of` takes, of a file or of bytes without decoding them."""
-    if isinstance(source, bytes | bytearray | memoryview | str | os.PathLike):
-        path = isinstance(source, str | os.PathLike)
-        with opened_image(os.fsdecode(source) if path else bytes(source), where) as image:
+    if isinstance(source, bytes | bytearray | memoryview):
+        source = bytes(source)
+    elif isinstance(source, str | os.PathLike):
+        source = os.fsdecode(source)
+    if isinstance(source, bytes | str):
+        with opened_image(source, where) as image:
             return _not_empty(image.size, where)
     if isinstance(source, Image.Image):
         return _not_empty(source.size, where)

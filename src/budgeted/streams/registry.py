@@ -3,7 +3,7 @@
     load("cifar10")                          a name
     load("folder:PATH"), load("PATH")        a folder of images; also manifest:FILE, hf:NAME, wds:PATTERN
     load("mine.py:NAME"), load("package:N")  a function that gives a `Dataset` or samples, or one of these themselves
-    load(object)                             the same in Python
+    load(object)                             the same in Python; a `Path` is its text
 
     @DATASETS.register("mine")
     def mine() -> Dataset: ...
@@ -14,6 +14,7 @@ request. Installed packages add both by entry points of the group `budgeted.data
 
 from __future__ import annotations
 
+import glob
 import inspect
 import os
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from budgeted.errors import BudgetedError
 from budgeted.registry import Registry
@@ -32,12 +34,28 @@ from budgeted.streams.dataset import DataError, DataMissing, Dataset, DatasetInf
 from budgeted.streams.download import MOST_BYTES, DownloadGone, Progress, fetch
 from budgeted.streams.entry import Entry, refuse_others, split_options
 from budgeted.streams.iterated import dataset_of_samples
+from budgeted.streams.pixels import Pixels
 from budgeted.streams.unpack import unpack
 
 #: Bytes of an archive of pictures whose length is not known; the largest, CLEAR-100's, has 3 GB.
 MOST_ARCHIVE = 16 * 2**30
 #: Endings of files that need no `manifest:` or the like before them.
-_BY_SUFFIX = {".csv": "manifest:", ".tsv": "manifest:", ".parquet": "manifest:", ".tar": "wds:"}
+_BY_SUFFIX = {".csv": "manifest:", ".tsv": "manifest:", ".parquet": "manifest:", ".pq": "manifest:", ".tar": "wds:"}
+#: Endings of files that nobody reads, and what to do.
+_UNREAD = {
+    (".zip", ".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".7z", ".rar"): (
+        "unpack it and give folder:PATH (WebDataset shards are plain .tar files)"
+    ),
+    (".gz", ".bz2", ".xz", ".zst"): "unpack it and give the file that was in it",
+    (".json", ".jsonl", ".ndjson", ".xls", ".xlsx", ".txt"): (
+        "write it as a .csv, .tsv or .parquet with the columns path and label, and give manifest:FILE"
+    ),
+    (".py",): "say what in it gives the data, as FILE.py:NAME",
+    tuple(folder.SUFFIXES): "this is one picture: give the folder of the folders of all classes",
+}
+#: What stands behind the beginning of an address, and which of its options are paths.
+_PLACES = {"folder:": "PATH", "manifest:": "FILE", "wds:": "PATTERN", "hf:": "NAME", "npz:": "FILE"}
+_LOCAL_OPTIONS = {"manifest": ("root", "classes"), "wds": ("test",), "hf": ("files",)}
 
 
 class Datasets(Registry[Any]):
@@ -85,13 +103,13 @@ def _shards(place: str, request: Request) -> Dataset:
 
 @DATASETS.register("hf:")
 def _hugging_face(place: str, request: Request) -> Dataset:
-    return hf.read(place, _at(request, place))
+    return hf.read(os.path.expanduser(place), _at(request, place))
 
 
 @DATASETS.register("npz:")
 def _npz(place: str, request: Request) -> Dataset:
     refuse_others(request.options, (), "npz:")
-    return arrays.from_npz(place)
+    return arrays.from_npz(os.path.expanduser(place))
 
 
 def names() -> tuple[str, ...]:
@@ -106,10 +124,10 @@ def info(name: str) -> DatasetInfo:
 
 def known_info(name: str) -> DatasetInfo | None:
     """The facts of a data set as far as they are known without looking at it."""
-    bare, _ = split_options(name)
+    bare, _ = split_options(_text(name))
     if _is_path(bare):
         return None
-    return _as_entry(DATASETS[bare], bare).info
+    return find(bare).info
 
 
 def load(
@@ -133,13 +151,19 @@ def load(
     `resize` ("squash" or "crop") and `on_demand` (decode images when they are used) are for sets of image files;
     `test_share` for those without a test part; with `skip_bad` a bad image is left to whoever meets it to pass over.
     """
+    name = _text(name)
     bare, options = split_options(name) if isinstance(name, str) else (name, {})
+    if isinstance(bare, str):
+        local = _LOCAL_OPTIONS.get(bare.partition(":")[0], ())
+        options = {key: os.path.expanduser(value) if key in local else value for key, value in options.items()}
     folder_of_data = Path(data_dir).expanduser() if data_dir is not None else default_data_dir()
     entry = find(bare)
     if entry.info is not None:
         refuse_others(options, entry.options, entry.info.name)
         if size is not None and not entry.resizes:
             raise BudgetedError(f"{bare} has images of one size {entry.info.input_shape}: leave size out")
+    if size is not None:
+        Pixels(size, resize)  # refused before anything is opened
     facts = entry.info or _unknown(bare)
     request = Request(
         facts, folder_of_data, train, test, size, resize, on_demand, skip_bad, test_share, options,
@@ -147,7 +171,9 @@ def load(
     try:
         return entry.read(request)
     except OSError as problem:
-        raise DataError(f"{folder_of_data} cannot be looked into ({problem.strerror}): check it") from problem
+        given = bare if isinstance(bare, str) else "the data set"
+        where = problem.filename or (given if entry.info is None else folder_of_data)
+        raise DataError(f"{where} cannot be read ({problem.strerror or problem}): check it") from problem
     except DataMissing as missing:
         if entry.info is None:
             raise
@@ -159,11 +185,13 @@ def load(
 
 def find(name: Any) -> Entry:
     """The entry of a name, an address, a path or an object."""
+    name = _text(name)
     if not isinstance(name, str):
         return _as_entry(name, "the data set")
     if _is_path(name):
-        is_folder = os.path.isdir(name)
-        name = ("folder:" if is_folder else _BY_SUFFIX.get(Path(name).suffix.lower(), "npz:")) + name
+        name = ("folder:" if os.path.isdir(name) else _scheme_of(name)) + name
+    if name.endswith(":") and DATASETS.scheme(name) is not None:
+        raise BudgetedError(f"{name} names no data: write {name}{_PLACES.get(name, 'PLACE')}")
     return _as_entry(DATASETS[name], name)
 
 
@@ -195,13 +223,31 @@ def _fetch_way(way: Any, data_dir: Path, progress: Progress | None) -> None:
 
 def absolute_name(name: str) -> str:
     """The same data set named so that it is found from any folder."""
+    name = _text(name)
     bare, _ = split_options(name)
-    rest = name[len(bare) :]
     scheme, colon, place = bare.partition(":")
-    if colon and DATASETS.scheme(f"{scheme}:") is not None:
-        local = os.path.exists(place) or (scheme == "wds" and "://" not in place)
-        return f"{scheme}:{os.path.abspath(place)}{rest}" if local else name
-    return os.path.abspath(bare) + rest if _is_path(bare) else name
+    if not colon or DATASETS.scheme(f"{scheme}:") is None:
+        return os.path.abspath(bare) + name[len(bare) :] if _is_path(bare) else name
+    home = os.path.expanduser(place)
+    if os.path.exists(home) or (scheme == "wds" and "://" not in place):
+        bare = f"{scheme}:{os.path.abspath(home)}"
+    elif scheme in _PLACES:
+        bare = f"{scheme}:{home}"
+    return bare + _absolute_options(name[len(f"{scheme}:{place}") :], scheme)
+
+
+def _absolute_options(text: str, scheme: str) -> str:
+    """`?key=value&key=value` with those that are paths here found from any folder."""
+    if not text or scheme not in _LOCAL_OPTIONS:
+        return text
+    pairs = []
+    for pair in text[1:].split("&"):
+        key, _, value = pair.partition("=")
+        path = os.path.expanduser(unquote(value))
+        # `files` of a set on the hub are paths there
+        local = key in _LOCAL_OPTIONS[scheme] and "://" not in path and (key != "files" or glob.glob(path))
+        pairs.append(f"{key}={os.path.abspath(path).replace('%', '%25').replace('&', '%26')}" if local else pair)
+    return "?" + "&".join(pairs)
 
 
 def short_name(name: str) -> str:
@@ -215,6 +261,21 @@ def short_name(name: str) -> str:
 def _is_path(name: str) -> bool:
     """Whether it is the path of something; a data set's name is one even where a folder is called so too."""
     return (":" in name or name not in DATASETS) and os.path.lexists(name)
+
+
+def _text(name: Any) -> Any:
+    """A path as its text, and the home folder written out."""
+    if isinstance(name, os.PathLike):
+        name = os.fsdecode(name)
+    return os.path.expanduser(name) if isinstance(name, str) else name
+
+
+def _scheme_of(path: str) -> str:
+    """Who reads a file, by its ending."""
+    for endings, remedy in _UNREAD.items():
+        if path.lower().endswith(endings):
+            raise DataError(f"{path} cannot be read as it is: {remedy}")
+    return _BY_SUFFIX.get(Path(path).suffix.lower(), "npz:")
 
 
 def _unknown(name: Any) -> DatasetInfo:
@@ -248,7 +309,7 @@ def _called(function: Callable[..., Any], name: str, request: Request) -> Datase
         required = []
     try:
         found = function(request) if required else function()
-    except BudgetedError:
+    except (BudgetedError, MemoryError):
         raise
     except Exception as error:  # whatever the user's function does wrong, it is theirs to mend
         raise DataError(

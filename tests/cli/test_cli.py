@@ -406,7 +406,7 @@ MISTAKES = {
     "sampled fraction": (["--set", "learner.sampled_fraction=2"], "fraction"),
     "selection": (["--set", "learner.selection=newest"], "unknown selection 'newest'"),
     "domains": (["--stream", "domain"], "needs a domain for each sample"),
-    "missing data": (["--dataset", "cifar10", "--data", "nowhere"], "cifar10 is not in nowhere"),
+    "missing data": (["--dataset", "cifar10", "--data", "nowhere"], "nowhere (looked for"),
 }
 
 

@@ -17,8 +17,8 @@ from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.iterated import Walk, word
 from budgeted.streams.listing import Builder, Listing
-from budgeted.streams.manifest import Times
 from budgeted.streams.own import dataset_of
+from budgeted.streams.times import Times
 
 OPTIONS = ("config", "split", "test", "image", "label", "time", "streaming", "files", "revision")
 

@@ -20,6 +20,7 @@ from budgeted.streams.dataset import DataError, Dataset, Request
 from budgeted.streams.listing import Builder, Listing
 from budgeted.streams.own import dataset_of
 from budgeted.streams.pixels import named_failures
+from budgeted.streams.times import Times
 
 #: What an iterator gives at its end.
 _END: Any = object()
@@ -128,8 +129,6 @@ class _Times:
     """As of a manifest: numbers or dates, not both."""
 
     def __init__(self) -> None:
-        from budgeted.streams.manifest import Times  # which takes `word` from here
-
         self._times = Times()
 
     def seconds(self, value: Any, where: str) -> float | None:

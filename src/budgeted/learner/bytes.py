@@ -99,12 +99,13 @@ def fit_slots(learner: Learner) -> None:
     give_up_slots(learner)
 
 
-def give_up_slots(learner: Learner) -> None:
-    """Something has grown: as many samples leave as it takes to stay within the bytes."""
+def give_up_slots(learner: Learner) -> bool:
+    """Something may have grown: as many samples leave as it takes to stay within the bytes. Whether it had to be."""
     budget, memory = learner.budget.bytes, learner.memory
     if budget is None or memory.capacity is None or learner.nbytes() <= budget:
-        return
+        return False
     shrink_to(memory, learner.selection, _left_for_memory(learner, budget), learner.generators["selection"])
+    return True
 
 
 def _left_for_memory(learner: Learner, budget: int) -> int:

@@ -29,6 +29,7 @@ from budgeted.learner.given import Data, budget_of, facts_of, model_of, refuse_a
 from budgeted.learner.hardest import draw_hard
 from budgeted.learner.holding import AsGiven
 from budgeted.learner.lent import Lends, StepRecord
+from budgeted.learner.meanwhile import Drawn, Meanwhile, Stored, Work
 from budgeted.learner.pace import Pace
 from budgeted.learner.parts import Parts, make_method, make_problem
 from budgeted.learner.settings import Settings
@@ -115,6 +116,7 @@ class Learner(Lends):
         self.waiting: list[tuple[Sample, int]] = []  # samples of the stream, and their rows, for a full stream batch
         self.picked: list[int] | None = None  # of what waits, those in the latest step, if the method chose
         self.stacked: tuple[Sample, Tensor] | None = None  # what waits, as a batch
+        self.meanwhile = Meanwhile(self)
         self.events = Events(self, on_event)
         self.reserved: dict[str, int] = {}
         self.method.begin(self)
@@ -122,10 +124,15 @@ class Learner(Lends):
 
     # -- a sample arrives --------------------------------------------------------------------------------------
 
-    def learn(self, sample: Any, label: Any) -> None:
+    def learn(self, sample: Any, label: Any, then: tuple[Any, Any] | None = None) -> None:
         """Take one labelled sample: store it and train as much as it is due. One that cannot be taken is refused, and
-        nothing has changed."""
+        nothing has changed.
+
+        then: the sample of the next call and its label, if they are at hand: where `meanwhile` is on they may be
+            stored, and their batch made, while this one trains.
+        """
         with self.working():
+            stored = self.meanwhile.stored(sample, label)
             try:
                 sample = self.problem.check(sample)
                 row = self._row_of(self.problem.key(label), sample)
@@ -143,12 +150,14 @@ class Learner(Lends):
                 if len(self.waiting) == self.stream_batch * self.method.choices:
                     self.flush()
             else:
-                self._offer([(sample, row)], [None])
+                self._offer([(sample, row)], [None], stored)
+                self.meanwhile.announced = then
                 self._train()
 
     def flush(self) -> None:
         """Train on the samples that wait for a full stream batch, and store them; `learn` does so when enough wait."""
         with self.working():
+            self.meanwhile.refuse_between()
             if not self.waiting:
                 return
             before = self.steps
@@ -165,7 +174,7 @@ class Learner(Lends):
     def end_task(self) -> None:
         """Say that the stream goes over to other classes; most methods need not know."""
         with self.working():
-            self.flush()
+            self.flush()  # refuses if a sample was announced
             self.paid(self.method.end_task)
             if self.network.grows:
                 self.network.end_task()
@@ -176,6 +185,7 @@ class Learner(Lends):
         """Measure what predictions go by, and let methods that train for an evaluation do so (BiC, GDumb); what is run
         is charged."""
         with self.working():
+            self.meanwhile.refuse_between()
             self.measure_norms()
             self.paid(self.method.before_prediction)
             self.measure_norms()  # if it has moved weights
@@ -183,6 +193,10 @@ class Learner(Lends):
     # -- one training step -------------------------------------------------------------------------------------
 
     def _train(self) -> None:
+        self._run_due_steps()
+        self.meanwhile.settle()
+
+    def _run_due_steps(self) -> None:
         while self.pace.due and not self.pace.spent_up and self.method.trains:
             # batch norm wants two; a memory of one slot has no more to give. Many early steps wait for a full batch
             wanted = 2 if self.settings.learner.pace_power == 1 else self.batch_size
@@ -201,22 +215,13 @@ class Learner(Lends):
         done: FrozenStep | None = None
         moved, most = False, 0
         try:
-            self.memory.take_work()  # what others looked at is not the step's
-            arrived, rows = self._arrived()
-            if self.retrieval.wants_stream:
-                self.retrieval.meet(self, arrived, rows)
-            places = min(len(self.waiting), self.stream_batch)
-            drawn = draw_hard(self, self.batch_size - places)
-            self.charge_codec()
-            samples, labels, ahead = drawn.samples, drawn.labels, self.retrieval.ahead()
-            if ahead:
-                rows = rows[:0]  # these samples' part of the gradient is there
-            if len(rows):
-                samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
+            drawn = self.meanwhile.batch() or self.draw()
+            self.charge_codec(drawn.work)
             share = self.arrived / self.problem.samples if self.problem.samples else None
-            inputs = self.holding.inputs(samples, self.generators["augmentation"], len(rows))
-            inputs = self.problem.sized(self.network, inputs, share)
-            step = Step(len(rows), drawn.slots, inputs, labels.to(self.network.device), drawn.columns, samples)
+            inputs = self.problem.sized(self.network, drawn.inputs, share)
+            slots, columns = drawn.replayed.slots, drawn.replayed.columns
+            step = Step(drawn.new, slots, inputs, drawn.labels.to(self.network.device), columns, drawn.samples)
+            self.meanwhile.begin()
 
             outputs = self.network.forward(inputs)
             with self.network.autocast():
@@ -224,32 +229,55 @@ class Learner(Lends):
             self.network.freezing.share = share
             closed = (outputs, step.labels) if self.method.plain() and self.problem.closed else (None, None)
             done = self.network.backward(loss, *closed)
-            self.network.add(ahead)
+            self.network.add(drawn.gradients)
             self.method.after_backward(step)
-            self._observe(step, drawn.labels)
-            self.account.charge("retrieval", Cost(0, self.retrieval.price()))
-            own, most = total(done.costs.values()), self.most(places + len(drawn.slots))
+            self._observe(step, drawn)
+            places = min(len(self.waiting), self.stream_batch)
+            own, most = total(done.costs.values()), self.most(places + len(slots))
             self.account.owe(own)
             self.pace.met(self.under(self.account.aside), self.under(own + self.account.aside) - most)
             self.network.update()
             moved = True
             self.method.after_step(step, outputs.detach() if isinstance(outputs, Tensor) else outputs)
-            self.charge_codec()
+            if not self.meanwhile.busy:  # what is read of the memory meanwhile is the next step's
+                self.charge_codec()
+            self.meanwhile.wait()
         except BudgetSpent:
+            self.meanwhile.wait()
             self._abandon(done, moved)
         except BaseException:
+            self.meanwhile.wait()
+            self.meanwhile.undo()
             self.account.drop_step()
             raise
         if done is not None and moved:
             self._record(done, self.account.end_step(done.costs), most, step.inputs)
 
-    def _observe(self, step: Step, drawn: Tensor) -> None:
-        """Show the retrieval the gradients of what it drew."""
+    def draw(self) -> Drawn:
+        """The batch of the next step: samples of the stream, if it has any, and replayed ones, varied."""
+        self.memory.take_work()  # what others looked at is not the step's
+        arrived, rows = self._arrived()
+        if self.retrieval.wants_stream:
+            self.retrieval.meet(self, arrived, rows)
+        replayed = draw_hard(self, self.batch_size - min(len(self.waiting), self.stream_batch))
+        samples, labels, gradients = replayed.samples, replayed.labels, self.retrieval.ahead()
+        work, operations = self.memory.take_work(), self.retrieval.price()
+        if gradients:
+            rows = rows[:0]  # these samples' part of the gradient is there
+        if len(rows):
+            samples, labels = joined([arrived, samples]), torch.cat([rows, labels])
+        inputs = self.holding.inputs(samples, self.generators["augmentation"], len(rows))
+        return Drawn(replayed, len(rows), samples, labels, inputs, gradients, work, operations)
+
+    def _observe(self, step: Step, drawn: Drawn) -> None:
+        """Show the retrieval the gradients of what it drew, and charge both."""
         if self.retrieval.wants_gradients:
             loss = lambda outputs: self.problem.loss(outputs, step.inputs, step.labels)  # noqa: E731
             sampled, read = self.network.sampled_of(step.inputs, loss)
-            self.retrieval.observe(sampled.values[step.new :], sampled.present, drawn)
+            self.retrieval.observe(sampled.values[step.new :], sampled.present, drawn.replayed.labels)
             self.account.charge("similarity", Cost(0, read))
+        operations = drawn.operations if self.meanwhile.busy else self.retrieval.price()
+        self.account.charge("retrieval", Cost(0, operations))
 
     def _abandon(self, done: FrozenStep | None, moved: bool) -> None:
         """Something in the step could not be paid: training ends. If no weight has moved, none will; what was run is
@@ -305,16 +333,25 @@ class Learner(Lends):
             self.events.tell("new class", label=key)
         return row
 
-    def _offer(self, samples: list[tuple[Sample, int]], places: Sequence[int | None]) -> None:
-        """Offer samples to the memory; a selection that decides on them together looks first."""
+    def _offer(
+        self, samples: list[tuple[Sample, int]], places: Sequence[int | None], stored: Stored | None = None
+    ) -> None:
+        """Offer samples to the memory, but for the one that is there already; a selection that decides on them together
+        looks first."""
         if isinstance(self.selection, Considers):
             selection, batch = self.selection, self.memory.passed(stacked([sample for sample, _ in samples]))
             rows = torch.tensor([row for _, row in samples])
             self.paid(lambda: selection.consider(self, batch, rows))
         for (sample, row), place in zip(samples, places, strict=True):
-            self.memory.take_work()
-            slot = store(self.memory, self.selection, sample, row, self.generators["selection"])
-            self.paid(partial(self.charge_codec, self.memory.take_work()))
+            slot, work = self.store(sample, row) if stored is None else (stored.slot, stored.work)
+            self.paid(partial(self.charge_codec, work))
             if slot is not None:
                 self.paid(partial(self.method.stored, slot, place))
-                give_up_slots(self)
+                if give_up_slots(self):
+                    self.meanwhile.undo()
+
+    def store(self, sample: Sample, row: int) -> tuple[int | None, Work]:
+        """Its slot, if the selection gave it one, and what the codec did for it."""
+        self.memory.take_work()
+        slot = store(self.memory, self.selection, sample, row, self.generators["selection"])
+        return slot, self.memory.take_work()

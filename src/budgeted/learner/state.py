@@ -57,6 +57,7 @@ class BadCheckpoint(BudgetedError):
 
 def tensors_of(learner: Learner, apart: Collection[str] = ()) -> dict[str, Tensor]:
     """Everything that is a tensor, by name; without the rows of the memory's journals in `apart`."""
+    learner.meanwhile.refuse_between()
     tensors = _state_of(learner, "retrieval", "selection", "method", "problem")
     tensors |= prefixed("memory", learner.memory.state(apart))
     if learner.waiting:

@@ -48,6 +48,9 @@ class Retrieval(Keeps, ABC):
     """Whether `observe` has a use for sampled per-sample gradients; if not, nobody need compute them."""
     wants_stream: bool = False
     """Whether it looks at the samples that just arrived, and at the model, before it draws."""
+    independent: bool = False
+    """Whether a draw depends on what is stored and on chance alone, and leaves nothing behind: then it may be made
+    while the step before is under way."""
     of_classes: bool = False
     """Whether it looks at the logits of classes: then it is of no use to a problem that is not about classes."""
     operations: int = 0
@@ -115,6 +118,8 @@ class Uniform(Retrieval):
     memory.
     """
 
+    independent = True
+
     def draw(self, memory: Memory, batch_size: int, generator: np.random.Generator) -> Slots:
         count = min(batch_size, len(memory))
         self.operations = count
@@ -131,6 +136,7 @@ class ClassBalanced(Retrieval):
     samples of a new class are not drilled.
     """
 
+    independent = True  # no annotation: it is no setting
     young: int = limited(0, "0 or more")
     """samples below which a class is drawn less often, in proportion; 0: never"""
 

@@ -186,6 +186,8 @@ class Run:
         self._counted = self.learner.steps
         started = time.perf_counter()
         stopping = self.learner.settings.learner.on_spent == "stop"
+        # a run that stops early would end with a sample that has not arrived
+        self.learner.meanwhile.on = self.config.decode_threads > 0 and not stopping
         waited = self.wait_seconds
         for sample in samples:
             if self.learner.spent_up and stopping:
@@ -195,7 +197,7 @@ class Run:
                 if isinstance(sample, streams.Bad):
                     self._pass_over(sample)
                 else:
-                    self.learner.learn(*sample)
+                    self.learner.learn(*sample, then=self._then(samples))
                 arrived = self.position = self.position + 1
                 if arrived == len(self.stream):
                     self.learner.flush()
@@ -216,6 +218,12 @@ class Run:
             self._count()
         self._take_answers(all_of_them=True)
         return write_summary(self.folder.path / SUMMARY, self._summary())
+
+    def _then(self, samples: streams.Arriving) -> tuple[Any, Any] | None:
+        """The sample after this one, if it is at hand and nothing but learning comes between."""
+        arrived = self.position + 1
+        between = arrived in self.moments or not (arrived % self.config.eval_every and arrived % self.checkpoint_every)
+        return samples.at_hand() if self.learner.meanwhile.on and not between else None
 
     @contextmanager
     def _training(self) -> Iterator[None]:

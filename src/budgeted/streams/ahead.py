@@ -49,11 +49,13 @@ class Arriving:
         self._skip_bad = skip_bad
         self._ahead = max(1, ahead)
         # An array is indexed faster than a thread is asked; an iterator is gone through by one hand.
+        self._in_memory = isinstance(dataset.train_images, np.ndarray | Records) and not dataset.sequential
         decodes = not isinstance(dataset.train_images, np.ndarray | Records)
         count = 0 if not decodes else min(threads, 1) if dataset.sequential else threads
         self._pool = _Pool(self._get, count) if count > 0 else None
         if self._pool is not None:
             quiet_pillow()
+        self._coming: deque[Future[Sample | Bad]] = deque()
         #: Seconds for which the one who iterates had to wait for a sample, or decoded it themselves.
         self.waited = 0.0
 
@@ -65,29 +67,34 @@ class Arriving:
             self._pool.close(None if kind is None else _PATIENCE)
 
     def __iter__(self) -> Iterator[Sample | Bad]:
-        return self._here() if self._pool is None else self._from(self._pool)
-
-    def _here(self) -> Iterator[Sample | Bad]:
-        for index in self._indices:
+        while True:
             start = time.perf_counter()
-            sample = self._get(int(index))
+            sample = self._coming.popleft().result() if self._ask() else None
             self.waited += time.perf_counter() - start
+            if sample is None:
+                return
             yield sample
 
-    def _from(self, pool: _Pool) -> Iterator[Sample | Bad]:
-        coming: deque[Future[Sample | Bad]] = deque()
-        for index in self._indices:
-            coming.append(pool.submit(int(index)))
-            if len(coming) > self._ahead:
-                yield self._first(coming)
-        while coming:
-            yield self._first(coming)
+    def at_hand(self) -> Sample | None:
+        """The sample that comes next, if there is one and it need not be waited for; asking takes nothing away."""
+        if (self._pool is None and not self._in_memory) or not self._ask():
+            return None
+        first = self._coming[0]
+        if not first.done() or first.exception() is not None or isinstance(found := first.result(), Bad):
+            return None
+        return found
 
-    def _first(self, coming: deque[Future[Sample | Bad]]) -> Sample | Bad:
-        start = time.perf_counter()
-        sample = coming.popleft().result()
-        self.waited += time.perf_counter() - start
-        return sample
+    def _ask(self) -> bool:
+        """For as many samples as are decoded ahead, or for one; whether any is still to come."""
+        wanted = 1 if self._pool is None else self._ahead + 1
+        while len(self._coming) < wanted and (index := next(self._indices, None)) is not None:
+            self._coming.append(self._here(int(index)) if self._pool is None else self._pool.submit(int(index)))
+        return bool(self._coming)
+
+    def _here(self, index: int) -> Future[Sample | Bad]:
+        answer: Future[Sample | Bad] = Future()
+        _answer(answer, self._get, index)
+        return answer
 
     def _get(self, index: int) -> Sample | Bad:
         try:
@@ -128,11 +135,15 @@ class _Pool:
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None and not self._closed:
             index, answer = asked
-            try:
-                answer.set_result(self._function(index))
-            except BaseException as problem:  # it belongs to the one who asked
-                answer.set_exception(problem)
+            _answer(answer, self._function, index)
             del asked, answer  # or the last sample is held while the next is waited for
+
+
+def _answer(answer: Future[Sample | Bad], function: Callable[[int], Sample | Bad], index: int) -> None:
+    try:
+        answer.set_result(function(index))
+    except BaseException as problem:  # it belongs to the one who asked
+        answer.set_exception(problem)
 
 
 def arriving(

@@ -1,11 +1,14 @@
-"""How long a run waits for its data: the share of the training loop in which the next sample is not there yet.
+"""How long a run waits for its data: the share of the training loop in which the next sample or batch is not there yet.
 
-    python benchmarks/waiting.py POOL [--samples 200] [--large 24] [--threads 0 1] [--figure F.png]
+    python benchmarks/waiting.py POOL [--samples 200] [--large 24] [--threads 0 1] [--methods er cram] [--figure F.png]
 
 POOL is a folder of pictures (Tiny-ImageNet's training folder, say). Two folders are made of it: pictures of 32x32, and
-JPEGs of 500x375 as ImageNet's, which a run resizes to 224x224. ER with one step a sample and batch 16: ResNet-32 on the
-small ones, ResNet-18 on the large. Printed for each number of decoding threads: seconds in `learn`, seconds waited,
-their share; and whether the weights at the end are the same bits.
+JPEGs of 500x375 as ImageNet's, which a run resizes to 224x224. One step a sample and batch 16: ResNet-32 on the small
+ones, ResNet-18 on the large. ER trains on raw samples, eight steps on each stream batch; CRAM replays JPEGs, and has a
+batch for every sample. With 0 threads nothing is made ahead, neither samples nor batches.
+
+Printed for each: seconds in `learn`; seconds waited for samples; seconds in which the loop makes a batch itself, or
+waits for one (drawn, decoded, varied); the share of both; and whether the weights at the end are the same bits.
 """
 
 from __future__ import annotations
@@ -14,19 +17,39 @@ import argparse
 import random
 import sys
 import tempfile
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src")]
 
+from budgeted.learner import Learner  # noqa: E402
+from budgeted.learner.meanwhile import Meanwhile  # noqa: E402
 from budgeted.runs.config import RunConfig  # noqa: E402
 from budgeted.runs.run import start  # noqa: E402
 from budgeted.streams import own  # noqa: E402
 
 CLASSES = 10
 LIMIT = 5.0
+batches = {"seconds": 0.0}
+"""in which the loop has made a batch itself, or waited for one"""
+
+
+def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*given: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*given)
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                batches["seconds"] += time.perf_counter() - start
+
+    return call
 
 
 def main() -> None:
@@ -35,13 +58,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=200, help="of 32 pixels")
     parser.add_argument("--large", type=int, default=24, help="samples of 224 pixels")
     parser.add_argument("--threads", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--methods", nargs="+", default=["er", "cram"])
     parser.add_argument("--figure", type=Path)
     chosen = parser.parse_args()
     own.HELD = 0  # however few: decoded when they arrive
+    Learner.draw, Meanwhile.wait = timed(Learner.draw), timed(Meanwhile.wait)  # type: ignore[method-assign]
     pool = sorted(path for path in chosen.pool.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg"))
     print(
-        "| pictures | model | decoding threads | samples | learn s | waited s | share | same bits |\n"
-        + "|---" * 8
+        "| pictures | model | method | threads | samples | learn s | samples s | batches s | share | same bits |\n"
+        + "|---" * 10
         + "|"
     )
     shares: dict[str, float] = {}
@@ -52,29 +77,32 @@ def main() -> None:
         ):
             folder = Path(place, name)
             fill(folder, pool, sides, samples)
-            ends: list[str] = []
-            for threads in chosen.threads:
-                config = RunConfig(
-                    method="er", dataset=f"folder:{folder}", model=model, size=size, slots=50, eval_every=10**6,
-                    eval_samples=CLASSES, checkpoint_every=10**6, decode_threads=threads,
-                )  # fmt: skip
-                summary = start(config, Path(place, f"run-{name}-{threads}"))
-                ends.append(summary["weights_sha256"])
-                learn, waited = summary["train_seconds"], summary["wait_seconds"]
-                share = 100 * waited / (learn + waited)
-                shares[f"{name}, {model}\n{threads} decoding thread{'s' * (threads != 1)}"] = share
-                same = "yes" if ends[-1] == ends[0] else "NO"
-                cells = (
-                    name,
-                    model,
-                    threads,
-                    summary["samples"],
-                    f"{learn:.1f}",
-                    f"{waited:.3f}",
-                    f"{share:.2f} %",
-                    same,
-                )
-                print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+            for method in chosen.methods:
+                ends: list[str] = []
+                for threads in chosen.threads:
+                    config = RunConfig(
+                        method=method, dataset=f"folder:{folder}", model=model, size=size, slots=50, iterations=1.0,
+                        eval_every=10**6, eval_samples=CLASSES, checkpoint_every=10**6, decode_threads=threads,
+                    )  # fmt: skip
+                    batches["seconds"] = 0.0
+                    summary = start(config, Path(place, f"run-{name}-{method}-{threads}"))
+                    ends.append(summary["weights_sha256"])
+                    learn, waited = summary["train_seconds"], summary["wait_seconds"]
+                    share = 100 * (waited + batches["seconds"]) / (learn + waited)
+                    shares[f"{name}, {model}, {method}\n{threads} thread{'s' * (threads != 1)}"] = share
+                    cells = (
+                        name,
+                        model,
+                        method,
+                        threads,
+                        summary["samples"],
+                        f"{learn:.1f}",
+                        f"{waited:.3f}",
+                        f"{batches['seconds']:.3f}",
+                        f"{share:.2f} %",
+                        "yes" if ends[-1] == ends[0] else "NO",
+                    )
+                    print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     if chosen.figure:
         draw(shares, chosen.figure)
 
@@ -85,7 +113,7 @@ def draw(shares: dict[str, float], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(6, 2.6), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(6.4, 0.45 * len(shares) + 1), layout="constrained")
     bars = axes.barh(list(shares), list(shares.values()), color="#0072b2")
     axes.bar_label(bars, fmt="%.2f %%", padding=3)
     axes.axvline(LIMIT, color="#d55e00")

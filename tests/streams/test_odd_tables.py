@@ -103,6 +103,67 @@ def test_a_label_that_is_a_number_but_not_a_whole_one_is_refused(label: str, pla
         streams.load(parquet(place, {"path": ["0.png", "1.png"], "label": ["1", label]}))
 
 
+@pytest.mark.parametrize("label", ["2.9", "1.0", " 1e3 ", "NaN", "-Infinity"])
+@pytest.mark.parametrize("kind", ["cls", "json", "hf", "hf streaming", "npz", "sequence", "iterator", "folder"])
+def test_every_other_container_treats_labels_as_a_table_does(kind: str, label: str, place: Path) -> None:
+    given, where = labelled(place, kind, label)
+    words = f"{where}: the label {label.strip()!r} is neither a word nor a whole number: correct it, or give the class"
+    with pytest.raises(DataError, match=words) as caught:
+        streams.load(given)
+    assert "\n" not in str(caught.value)
+    given, _ = labelled(place, kind, "v2.9")
+    assert streams.load(given).class_names == ("cat", "v2.9")
+
+
+def labelled(place: Path, kind: str, label: str) -> tuple[Any, str]:
+    """Two pictures labelled cat and two labelled so, and what an error calls the first of the latter."""
+    labels = ["cat", label, "cat", label]
+    if kind in ("cls", "json"):
+        members = {f"{i}.png": encoded(i) for i in range(4)}
+        members |= {f"{i}.{kind}": (each if kind == "cls" else f'"{each}"').encode() for i, each in enumerate(labels)}
+        write_tar(place / "s.tar", dict(sorted(members.items())))
+        return f"wds:{place / 's.tar'}", r"s\.tar: the sample '1'"
+    if kind == "hf":
+        return saved(place, {"label": labels}), "row 1"
+    if kind == "hf streaming":
+        rows = (f'{{"image": "{place}/{i}.png", "label": "{each}"}}\n' for i, each in enumerate(labels))
+        (place / "rows.jsonl").write_text("".join(rows))
+        return f"hf:json?files={place}/rows.jsonl&streaming=1&image=image&label=label", "row 1"
+    if kind == "npz":
+        images = np.zeros((4, 8, 8), np.uint8)
+        np.savez(place / "t.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
+        return str(place / "t.npz"), r"y_train\[1\]"
+    if kind == "folder":
+        for i, each in enumerate(labels):
+            write(place / label / each.strip() / f"{i}.png", encoded(i))
+        return f"folder:{place / label}", r"1\.png"
+    samples = [(encoded(i), each) for i, each in enumerate(labels)]
+    return (samples if kind == "sequence" else lambda: iter(samples)), "the data set sample 1"
+
+
+def test_a_number_that_is_declared_as_a_class_is_one(place: Path) -> None:
+    names = write(place / "names.txt", b"2.9\n2.10\n")
+    text = "path,label\n0.png,2.9\n1.png,2.10\n2.png,0\n3.png,2.10\n"
+    assert streams.load(table(place, text) + f"?classes={names}").class_names == ("2.9", "2.10")
+    with pytest.raises(DataError, match=r"line 2: label '2\.8' is outside the 2 classes"):
+        streams.load(table(place, "path,label\n0.png,2.8\n") + f"?classes={names}")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["2.9", "2.10"])})
+    rows = {"image": [str(place / f"{i}.png") for i in range(4)], "label": [0, 1, 0, 1]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(place / "declared")
+    assert streams.load(f"hf:{place / 'declared'}").class_names == ("2.9", "2.10")
+
+
+def test_spaces_and_a_mark_of_byte_order_are_no_part_of_a_label_of_a_shard(place: Path) -> None:
+    texts = (b"\xef\xbb\xbfcat\r\n", b"cat ", b'\xef\xbb\xbf{"label": " cat"}', b'{"label": "cat"}')
+    members: dict[str, bytes] = {}
+    for i, text in enumerate(texts):
+        members |= {f"{i}.png": encoded(i), f"{i}.{'cls' if i < 2 else 'json'}": text}
+    write_tar(place / "s.tar", members)
+    assert streams.load(f"wds:{place / 's.tar'}").class_names == ("cat",)
+    spaced = [(encoded(i), label) for i, label in enumerate(("cat", " cat", "cat ", "\tcat\n"))]
+    assert streams.load(lambda: iter(spaced)).class_names == streams.load(spaced).class_names == ("cat",)
+
+
 def test_whole_numbers_and_words_stay_labels_as_they_are_written(place: Path) -> None:
     words = ("-1", "01", "1_0", "nano", "v1.0")
     text = "path,label\n" + "".join(f"{i}.png,{word}\n" for word in words for i in range(2))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from budgeted.streams.dataset import DataError, Dataset, DatasetInfo, Part, assemble, channel_statistics
+from budgeted.streams.labels import demand_class
 from budgeted.streams.npz import read_npz
 from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.orders import Indices
@@ -98,6 +99,10 @@ def _names(given: ArrayLike, where: str) -> NDArray[np.generic]:
         raise DataError(f"{where} is empty: give at least one sample")
     if labels.dtype.kind == "U" and not _is_text(labels):
         raise DataError(f"{where} holds labels that are no text: give integers or strings that can be printed")
+    if labels.dtype.kind == "U":
+        labels = np.char.strip(labels)
+        for name, first in zip(*np.unique(labels, return_index=True), strict=True):
+            demand_class(str(name), f"{where}[{first}]")
     return labels
 
 

@@ -15,7 +15,8 @@ from typing import Any
 from budgeted.errors import BudgetedError, needed
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
-from budgeted.streams.iterated import Walk, word
+from budgeted.streams.iterated import Walk
+from budgeted.streams.labels import word
 from budgeted.streams.listing import Builder, Listing
 from budgeted.streams.own import dataset_of
 from budgeted.streams.times import Times

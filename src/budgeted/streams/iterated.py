@@ -17,6 +17,7 @@ import numpy as np
 
 from budgeted.errors import BudgetedError
 from budgeted.streams.dataset import DataError, Dataset, Request
+from budgeted.streams.labels import word
 from budgeted.streams.listing import Builder, Listing
 from budgeted.streams.own import dataset_of
 from budgeted.streams.pixels import named_failures
@@ -44,17 +45,6 @@ def list_samples(samples: Any, name: str, skip_bad: bool = False) -> Listing:
     if hasattr(made, "__len__") and hasattr(made, "__getitem__"):
         return _indexed(made, name, skip_bad)
     return _iterated(samples, name)
-
-
-def word(label: Any, where: str) -> str:
-    """A label as a word; what is neither word nor whole number is refused."""
-    if isinstance(label, str):
-        return label
-    if hasattr(label, "item") and getattr(label, "ndim", 0) == 0:  # a number of numpy or torch
-        label = label.item()
-    if isinstance(label, bool) or not isinstance(label, int | str):
-        raise DataError(f"{where}: the label {label!r} is neither a word nor a whole number: correct it")
-    return str(label)
 
 
 def _indexed(samples: Any, name: str, skip_bad: bool) -> Listing:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from budgeted.streams.dataset import DataError
-from budgeted.streams.one_line import fits_a_line
+from budgeted.streams.labels import demand_class, demand_text
 from budgeted.streams.spool import Spool
 
 TRAIN, TEST = 0, 1
@@ -104,13 +104,17 @@ class Builder:
             column.extend([value] * (len(self._codes) - 1))
 
     def _checked(self, label: str, where: str) -> str:
-        if label == "" or not fits_a_line(label):
-            raise DataError(f"{where}: the label {label!r} is empty or no text of one line: correct it")
-        if self._declared and label not in self._known:
-            if not label.isascii() or not label.isdecimal() or len(label) > 9 or int(label) >= len(self._declared):
-                raise DataError(f"{where}: label {label!r} is outside the {len(self._declared)} classes: correct it")
-            return self._declared[int(label)]
-        return label
+        if label in self._words:
+            return label
+        if not self._declared:
+            demand_class(label, where)
+            return label
+        demand_text(label, where)
+        if label in self._known:
+            return label
+        if not label.isascii() or not label.isdecimal() or len(label) > 9 or int(label) >= len(self._declared):
+            raise DataError(f"{where}: label {label!r} is outside the {len(self._declared)} classes: correct it")
+        return self._declared[int(label)]
 
     def __len__(self) -> int:
         return len(self._codes)

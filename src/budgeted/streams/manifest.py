@@ -26,7 +26,7 @@ from budgeted.errors import BudgetedError, needed
 from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.files import open_regular, read_regular, size_of
-from budgeted.streams.iterated import word
+from budgeted.streams.labels import word
 from budgeted.streams.listing import Builder, with_length
 from budgeted.streams.own import dataset_of
 from budgeted.streams.times import Times
@@ -129,7 +129,7 @@ class _Columns:
             raise DataError(f"{where}: no path in it: complete the line")
         builder.add(
             os.fsencode(_surrogates_escaped(path.strip(), where)),
-            _word(row[self.place["label"]], where),
+            word(row[self.place["label"]], where),
             where,
             part=_text(row, self.place.get("split")),
             domain=_text(row, self.place.get("domain")),
@@ -147,22 +147,6 @@ def _surrogates_escaped(path: str, where: str) -> str:
 
 def _text(row: Any, place: int | None) -> str:
     return "" if place is None or row[place] is None else str(row[place]).strip()
-
-
-def _word(value: Any, where: str) -> str:
-    """A label as a word; 1.0 is refused as 2.9 is, since it would be another class than 1."""
-    text = word(value, where).strip()
-    if _is(float, text) and not _is(int, text):
-        raise DataError(f"{where}: the label {text!r} is neither a word nor a whole number: correct it")
-    return text
-
-
-def _is(kind: type[int] | type[float], text: str) -> bool:
-    try:
-        kind(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _class_names(path: Path) -> list[str]:

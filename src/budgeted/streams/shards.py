@@ -24,6 +24,7 @@ from budgeted.streams.dataset import DataError, DataMissing, Dataset, Request
 from budgeted.streams.entry import refuse_others
 from budgeted.streams.files import open_regular, size_of
 from budgeted.streams.folder import SUFFIXES
+from budgeted.streams.labels import word
 from budgeted.streams.listing import Builder, Listing
 from budgeted.streams.own import dataset_of
 from budgeted.streams.tars import members
@@ -185,16 +186,14 @@ def _label(file: BinaryIO, files: dict[str, tuple[int, int]], chosen: str | None
         raise DataError(f"{where}: a label of {size:,} bytes: this is no label")
     file.seek(start)
     try:
-        text = file.read(size).decode("utf-8").strip()
+        text = file.read(size).decode("utf-8-sig").strip()
         if ending.rpartition(".")[2] != "json":
             return text
         value: Any = json.loads(text)
         value = value["label"] if isinstance(value, dict) else value
     except (UnicodeDecodeError, ValueError, KeyError, RecursionError) as problem:
         raise DataError(f"{where}: no label can be read from .{ending} ({problem}): correct it") from problem
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise DataError(f"{where}: the label {value!r} is neither a word nor a whole number: correct it")
-    return str(value)
+    return word(value, where)
 
 
 def _remote_glob(address: str) -> list[str]:

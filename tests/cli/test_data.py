@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from budgeted import streams
 from budgeted.cli import main
 from budgeted.streams import registry
 from budgeted.streams.download import Source
-from budgeted.streams.picture import BINS, arrivals
+from budgeted.streams.picture import BINS, SHOWN, arrivals
 from tests.streams.pictures import encoded, rows_in, write
 from tests.streams.test_download import Served, served  # noqa: F401  a fixture
 from tests.streams.test_official_layouts import zipped
@@ -41,6 +42,45 @@ def test_info_draws_the_classes_and_their_arrival(
     row = drawn[44 + 20, -482:-6]
     assert row[:60].mean(axis=0)[0] < 200
     assert (row[-60:] == 240).all()
+
+
+COUNTED = """
+    import numpy as np
+
+    def samples():
+        with open("begun", "a") as file:
+            file.write("x")
+        for i in range(60):
+            yield np.full((8, 8, 3), 4 * i, np.uint8), "abcdef"[i % 6]
+
+    class Samples:
+        def __iter__(self):
+            return samples()
+
+    again = Samples()
+"""
+
+
+@pytest.mark.parametrize("name", ["samples", "again"])
+def test_info_goes_through_an_iterator_once_for_its_picture(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(COUNTED))
+    assert main(["data", "info", f"mine.py:{name}", "--json"]) == 0
+    without = len((tmp_path / "begun").read_text())
+    assert main(["data", "info", f"mine.py:{name}", "--picture", "it.png"]) == 0
+    assert without == 2  # for the labels, and for mean and deviation
+    assert len((tmp_path / "begun").read_text()) - without == without + 1
+    with Image.open(tmp_path / "it.png") as picture:
+        drawn = np.asarray(picture.convert("RGB")).astype(int)
+    data = streams.load(f"mine.py:{name}")
+    shades, labels = data.train_images[:][:, 0, 0, 0].tolist(), data.train_labels.tolist()
+    assert len(set(shades)) == len(shades) == 48
+    for row, label in enumerate(dict.fromkeys(labels)):
+        of_it = [shade for shade, each in zip(shades, labels, strict=True) if each == label][:SHOWN]
+        for column, shade in enumerate(of_it):
+            assert (drawn[44 + 44 * row + 20, 180 + 44 * column + 20] == shade).all()
 
 
 def test_info_of_what_is_not_there_says_how_to_get_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

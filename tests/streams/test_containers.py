@@ -335,6 +335,9 @@ def test_iterators_must_begin_anew_and_give_the_same(tmp_path: Path) -> None:
     assert data.sequential
     with pytest.raises(BudgetedError, match="can be gone through once only"):
         streams.load(iter(samples))
+    only = iter(samples)
+    with pytest.raises(BudgetedError, match="can be gone through once only: give a function that makes it anew"):
+        streams.load(lambda: only)
     now = samples
     changing = streams.load(lambda: iter(now), on_demand=True, test=False)
     now = [(x, "a", t) for x, _, t in samples]

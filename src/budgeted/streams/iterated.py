@@ -25,6 +25,7 @@ from budgeted.streams.times import Times
 
 #: What an iterator gives at its end.
 _END: Any = object()
+_ANEW = "give a function that makes it anew"
 
 
 def dataset_of_samples(samples: Any, request: Request, name: str = "samples") -> Dataset:
@@ -155,6 +156,8 @@ class Walk:
                         raise DataError(f"{where}: another label than the first time: give the same samples each time")
                     self._last = (index, x)
                     return x
+            if self._next == 0:  # a function that gives one and the same iterator
+                raise DataError(f"{self._name} can be gone through once only: {_ANEW}")
             raise DataError(f"{self._name}: ended after {self._next} samples: give the same samples each time")
 
     def _following(self) -> Any:
@@ -193,5 +196,5 @@ def _begun(make: Any, name: str) -> Iterator[Any]:
             raise
         raise BudgetedError(f"{name} gives {type(given).__name__}, no samples: give an iterable of (x, y)") from None
     if iterator is make:
-        raise BudgetedError(f"{name} can be gone through once only: give a function that makes it anew")
+        raise BudgetedError(f"{name} can be gone through once only: {_ANEW}")
     return iterator

@@ -48,11 +48,11 @@ def draw(dataset: Dataset, stream: Stream, path: Path) -> int:
     for row, label in enumerate(shown):
         top = _TOP + row * (_SIDE + _GAP)
         pen.text((_GAP, top + _SIDE // 2 - 7), _clipped(dataset.class_names[int(label)]), _INK, small)
-        for column, place in enumerate(np.flatnonzero(labels == label)[:SHOWN]):
-            thumb = _thumbnail(dataset, int(stream[int(place)]))
-            sheet.paste(thumb, (_NAME + column * (_SIDE + _GAP), top))
         strip = _strip(arriving[int(label)] / most)
         sheet.paste(strip, (left, top))
+    for position, row, column in _first_samples(labels, shown):
+        corner = (_NAME + column * (_SIDE + _GAP), _TOP + row * (_SIDE + _GAP))
+        sheet.paste(_thumbnail(dataset, int(stream[position])), corner)
     for boundary in stream.boundaries():
         x = left + boundary * _STRIP // len(stream)
         pen.line([(x, _TOP), (x, sheet.height - _GAP)], fill=(178, 24, 43), width=1)
@@ -61,6 +61,18 @@ def draw(dataset: Dataset, stream: Stream, path: Path) -> int:
     except (OSError, ValueError) as problem:
         raise DataError(f"the picture cannot be written to {path} ({problem}): choose another --picture") from problem
     return len(shown)
+
+
+def _first_samples(labels: NDArray[np.integer], shown: NDArray[np.integer]) -> list[tuple[int, int, int]]:
+    """Positions in the stream of the first samples of each class, and the row and column that each is drawn at.
+
+    By rising position, not by class: an iterator is gone through once, and would be begun anew for every class.
+    """
+    return sorted(
+        (int(position), row, column)
+        for row, label in enumerate(shown)
+        for column, position in enumerate(np.flatnonzero(labels == label)[:SHOWN])
+    )
 
 
 def _marked() -> PngInfo:

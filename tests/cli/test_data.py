@@ -44,6 +44,14 @@ def test_info_draws_the_classes_and_their_arrival(
     assert (row[-60:] == 240).all()
 
 
+def test_info_may_draw_into_the_folder_that_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(rows_in(tmp_path)[0].path.parents[1])
+    for _ in range(2):
+        assert main(["data", "info", "."]) == 0
+    assert [path.name for path in Path().glob("*.png")] == ["data.png"]
+    assert streams.load(".").info.train_size == 15
+
+
 COUNTED = """
     import numpy as np
 

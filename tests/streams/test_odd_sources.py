@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -418,6 +419,16 @@ def test_a_class_may_be_called_train_and_two_trains_are_refused(tmp_path: Path) 
         streams.load(str(tmp_path / "two"))
 
 
+@pytest.mark.parametrize("name", [".", "folder:.", "./", "folder:../photos"])
+def test_the_folder_that_one_is_in(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = streams.load(str(photos(tmp_path / "photos")))
+    monkeypatch.chdir(tmp_path / "photos")
+    assert np.array_equal(streams.load(name).train_images[:], expected.train_images[:])
+    (photos(tmp_path / "split" / "train").parent / "test").symlink_to("train")
+    monkeypatch.chdir(tmp_path / "split")
+    assert len(streams.load(".").test_labels) == 10
+
+
 @pytest.mark.parametrize("stray", ["cat/more/9.png", "cat/a/b/9.png"])
 @pytest.mark.parametrize("above", ["", "train/", "train/2021/"])
 def test_pictures_below_pictures_are_refused(stray: str, above: str, tmp_path: Path) -> None:
@@ -426,6 +437,39 @@ def test_pictures_below_pictures_are_refused(stray: str, above: str, tmp_path: P
     with pytest.raises(
         DataError, match=r"9\.png lies below the class .*cat: put the images of a class into one folder"
     ):
+        streams.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("parts", [("",), ("train",), ("train/2021",), ("train", "test"), ("Train", "val")])
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_pictures_beside_the_folders_are_refused(parts: tuple[str, ...], skip_bad: bool, tmp_path: Path) -> None:
+    for part in parts:
+        photos(tmp_path / part)
+    above = {tmp_path, *(tmp_path / part.partition("/")[0] for part in parts)}
+    for folder in above:
+        for name in (".DS_Store", "._9.png", "Thumbs.db", "desktop.ini", "notes.txt"):
+            write(folder / name, b"no image")
+    data = streams.load(str(tmp_path), skip_bad=skip_bad)
+    assert len(data.train_labels) + len(data.test_labels) == 10 * len(parts)
+    for folder in above:
+        stray = write(folder / "9.PNG", encoded(9))
+        with pytest.raises(DataError, match=r"9\.PNG lies beside .* and so in no class: put it into the folder of its"):
+            streams.load(str(tmp_path), skip_bad=skip_bad)
+        other = write(stray.with_name("10.png"), b"")
+        with pytest.raises(DataError, match=r"10\.png lies beside .* and so in no class \(so do 1 more\): put it"):
+            streams.load(str(tmp_path), skip_bad=skip_bad)
+        stray.unlink()
+        other.unlink()
+
+
+def test_unlabelled_pictures_for_testing_are_left_alone_where_others_are_labelled(tmp_path: Path) -> None:
+    photos(tmp_path / "train")
+    photos(tmp_path / "val", 1)
+    for i in range(3):
+        write(tmp_path / "test" / f"{i}.png", encoded(i))  # as of ImageNet
+    assert len(streams.load(str(tmp_path)).test_labels) == 2
+    shutil.rmtree(tmp_path / "val")
+    with pytest.raises(DataError, match=r"no test/ or val/ folder with images in CLASS/ beside train/: add one"):
         streams.load(str(tmp_path))
 
 

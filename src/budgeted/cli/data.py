@@ -22,7 +22,8 @@ from budgeted.streams.bongard import Pictures, facts_of, task_starts
 from budgeted.streams.bongard.sets import PUBLISHED, Published
 from budgeted.streams.check import check, check_files
 from budgeted.streams.entry import Entry, split_options
-from budgeted.streams.picture import draw, drawn_here
+from budgeted.streams.picture import draw
+from budgeted.streams.picture_mark import drawn_here
 from budgeted.streams.registry import fetch_files, find
 
 _LOOK = 64

@@ -6,7 +6,8 @@
     train/[labeled_images/]DOMAIN/CLASS/*   test/ likewise (CLEAR, whose train/ may be called train_image_only/)
 
 Samples, classes and domains come in sorted order (those that are all numbers, by number), never in that of
-a directory listing. Hidden files and files that are not images by name are passed over; images deeper down are refused.
+a directory listing. Hidden files and files that are not images by name are passed over; images that belong to no class,
+deeper down or beside the folders, are refused, but for the pictures that `data info` draws.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from budgeted.streams.files import read_regular
 from budgeted.streams.listing import Builder, Listing, with_length
 from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.own import dataset_of
+from budgeted.streams.picture_mark import drawn_here
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 #: Bytes of a table of names and classes; tiny-imagenet's has 0.4 million.
@@ -56,14 +58,15 @@ def read(
 
 def read_own(request: Request) -> Dataset:
     """A user's folder. Without `size`, all images must have one square size; statistics are computed."""
-    listing = list_folder(request.data_dir, request.test, may_lack_test=True)
+    listing = list_folder(request.data_dir, request.test, own=True)
     return dataset_of(listing, request, str(request.data_dir))
 
 
-def list_folder(root: Path, test: bool = True, may_lack_test: bool = False) -> Listing:
+def list_folder(root: Path, test: bool = True, own: bool = False) -> Listing:
     """Every image below a folder, with what its place says about it.
 
-    may_lack_test: train/ without a folder for testing is taken as a folder without a split.
+    own: a user's. There train/ without a folder for testing is a folder without a split, and no image may lie beside
+    it; the folder of a known set may be that of all data.
     """
     builder, train = Builder(), _train_root(root)
     if not root.is_dir():
@@ -81,13 +84,15 @@ def list_folder(root: Path, test: bool = True, may_lack_test: bool = False) -> L
                 remedy = f"put its {flat} images into one folder for each class, or list them in a manifest:FILE"
             raise DataMissing(f"{root} holds neither train/CLASS/ nor CLASS/ with images: {remedy}")
     else:
-        lacks_test = may_lack_test and not _called(root, _TEST_FOLDERS)
+        lacks_test = own and not _called(root, _TEST_FOLDERS)
         _add(builder, root, _walk(train), "" if lacks_test else "train")
         if not len(builder):
             raise DataError(f"{train}: no images in CLASS/ or DOMAIN/CLASS/ below it: check the layout")
+        if own:
+            _refuse_images_in(root, "train/")
         tests = _list_test(root, set(builder.words))  # also where it is not wanted: together they name the domains
         if test and not tests and not lacks_test:
-            raise DataError(f"{root}: no test/ or val/ folder with images beside train/: add one")
+            raise DataError(f"{root}: no test/ or val/ folder with images in CLASS/ beside train/: add one")
         _add(builder, root, iter(tests), "test")
 
     spool = builder.spool
@@ -99,7 +104,7 @@ def list_folder(root: Path, test: bool = True, may_lack_test: bool = False) -> L
 
 
 def _add(builder: Builder, root: Path, found: Iterator[_Found], part: str) -> None:
-    start = len(os.path.join(root, ""))
+    start = len(str(root / "x")) - 1  # paths below the folder "." do not begin with it
     for path, class_name, domain in found:
         builder.add(os.fsencode(path[start:]), class_name, path, part=part, domain=domain)
 
@@ -123,6 +128,18 @@ def _walk(folder: Path) -> Iterator[_Found]:
                     yield path, inner.name, outer.name
         if plain is not None and nested:
             raise DataError(f"{folder}: {plain!r} holds images, others hold folders of classes: use one layout")
+    if plain is not None or nested:
+        _refuse_images_in(folder, "the folders of classes")
+
+
+def _refuse_images_in(folder: Path, beside: str) -> None:
+    names = sorted(entry.name for entry in _entries(folder) if _is_image(entry.name) and _kind(entry) != "folder")
+    if strays := [name for name in names if not drawn_here(folder / name)]:
+        more = f" (so do {len(strays) - 1:,} more)" if len(strays) > 1 else ""
+        raise DataError(
+            f"{folder / strays[0]} lies beside {beside} and so in no class{more}: "
+            "put it into the folder of its class, or remove it"
+        )
 
 
 def _list_test(root: Path, classes: set[str]) -> list[_Found]:

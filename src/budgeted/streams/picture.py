@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
-from PIL.PngImagePlugin import PngInfo
 
 from budgeted.streams.dataset import DataError, Dataset
+from budgeted.streams.picture_mark import mark
 from budgeted.streams.stream import Stream
 
 MOST_CLASSES = 100
 SHOWN = 8
 BINS = 240
-_BY = "budgeted data info"
-"""written into a picture, by which it is known again"""
 _SIDE, _GAP, _NAME, _STRIP, _TOP = 40, 4, 180, 480, 44
 _INK, _PAPER, _BAR, _EMPTY = (30, 30, 30), (255, 255, 255), (33, 102, 172), (240, 240, 240)
 
@@ -57,7 +55,7 @@ def draw(dataset: Dataset, stream: Stream, path: Path) -> int:
         x = left + boundary * _STRIP // len(stream)
         pen.line([(x, _TOP), (x, sheet.height - _GAP)], fill=(178, 24, 43), width=1)
     try:
-        sheet.save(path, pnginfo=_marked())  # formats that know no such mark leave it out
+        sheet.save(path, pnginfo=mark())
     except (OSError, ValueError) as problem:
         raise DataError(f"the picture cannot be written to {path} ({problem}): choose another --picture") from problem
     return len(shown)
@@ -73,21 +71,6 @@ def _first_samples(labels: NDArray[np.integer], shown: NDArray[np.integer]) -> l
         for row, label in enumerate(shown)
         for column, position in enumerate(np.flatnonzero(labels == label)[:SHOWN])
     )
-
-
-def _marked() -> PngInfo:
-    found = PngInfo()
-    found.add_text("Software", _BY)
-    return found
-
-
-def drawn_here(path: Path) -> bool:
-    """Whether a picture is one that `draw` has written."""
-    try:
-        with Image.open(path) as found:
-            return found.info.get("Software") == _BY
-    except (OSError, ValueError, SyntaxError):
-        return False
 
 
 def _strip(shares: NDArray[np.float64]) -> Image.Image:

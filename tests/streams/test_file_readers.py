@@ -190,6 +190,24 @@ def test_own_arrays(labels: list[Any]) -> None:
     assert grey.input_shape == (1, 8, 8)
 
 
+@pytest.mark.parametrize("kind", [np.str_, object, int])
+def test_labels_of_arrays_that_are_numbers_are_ordered_as_numbers(kind: Any) -> None:
+    labels = np.array([10, 9, -1, 10, 9, 2]).astype(kind)
+    data = streams.from_arrays(COLOUR, labels, COLOUR[2:], labels[2:])
+    assert data.class_names == ("-1", "2", "9", "10")
+    assert (data.train_labels.tolist(), data.test_labels.tolist()) == ([3, 2, 0, 3, 2, 1], [0, 3, 2, 1])
+
+
+def test_labels_of_arrays_may_be_objects_as_a_column_of_a_table_is() -> None:
+    labels = np.array(["cat", "dog", 3, np.int64(3), " cat", "dog"], object)
+    data = streams.from_arrays(COLOUR, labels, COLOUR, labels)
+    assert [data.class_names[i] for i in data.train_labels] == ["cat", "dog", "3", "3", "cat", "dog"]
+    for odd in (None, 2.9, float("nan"), True, b"cat"):
+        labels[4] = odd
+        with pytest.raises(DataError, match=r"y_train\[4\]: the label .* is neither a word nor a whole number"):
+            streams.from_arrays(COLOUR, labels, COLOUR, labels)
+
+
 def test_own_arrays_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.npz"
     labels = np.array([0, 1, 0, 1, 2, 2])

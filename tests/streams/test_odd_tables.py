@@ -79,6 +79,15 @@ def test_a_row_with_more_fields_than_the_header_is_refused(text: str, name: str,
         streams.load(table(place, text, name))
 
 
+@pytest.mark.parametrize(
+    ("header", "name", "mark"),
+    [("path;label", "t.csv", "commas"), ("path\tlabel", "t.csv", "commas"), ("path,label", "t.tsv", "tabs")],
+)
+def test_other_marks_between_fields_are_said(header: str, name: str, mark: str, place: Path) -> None:
+    with pytest.raises(DataError, match=rf"the header is one field, .*: write {mark} between fields"):
+        streams.load(table(place, f"{header}\n0.png\n", name))
+
+
 def test_empty_fields_more_are_nothing_and_a_comma_in_quotes_is_part_of_its_field(place: Path) -> None:
     write(place / "a, b.png", encoded(7))
     text = 'path,label\n0.png,ant,\n1.png,ant, ,\n"a, b.png","cat, black"\n2.png,"cat, black"\n'

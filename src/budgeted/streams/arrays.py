@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from budgeted.streams.dataset import DataError, Dataset, DatasetInfo, Part, assemble, channel_statistics
-from budgeted.streams.labels import demand_class
+from budgeted.streams.labels import demand_class, word
+from budgeted.streams.listing import in_order
 from budgeted.streams.npz import read_npz
 from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.orders import Indices
@@ -35,25 +36,26 @@ def from_arrays(
 ) -> Dataset:
     """uint8 images [N, H, W], [N, C, H, W] or [N, H, W, C] and their labels (integers or strings).
 
-    Classes are the sorted distinct training labels, numbered from 0. `layout` is only needed where both ends
-    of the shape could be channels. Mean and std are those of the training images.
+    Classes are the sorted distinct training labels (numbers by number), numbered from 0. `layout` is only needed where
+    both ends of the shape could be channels. Mean and std are those of the training images.
     """
     train_images, test_images = (
         _images(x_train, f"{name}: x_train", layout),
         _images(x_test, f"{name}: x_test", layout),
     )
     train_names, test_names = _names(y_train, f"{name}: y_train"), _names(y_test, f"{name}: y_test")
-    classes = np.unique(train_names)
-    if len(strays := np.setdiff1d(test_names, classes)):
+    classes = in_order({str(each) for each in np.unique(train_names)})
+    number = {each: label for label, each in enumerate(classes)}
+    if strays := [str(each) for each in np.unique(test_names) if str(each) not in number]:
         raise DataError(f"{name}: label {strays[0]} is in y_test but never in y_train: drop it or add samples of it")
     mean, std = channel_statistics(train_images)
     shape = (train_images.shape[1], train_images.shape[2], train_images.shape[3])
     info = DatasetInfo(name, len(classes), shape, len(train_images), len(test_images), mean, std, flips)
     return assemble(
         info,
-        [str(each) for each in classes],
-        Part(train_images, _numbered(train_names, classes), _domains(train_domains, train_names, name)),
-        Part(test_images, _numbered(test_names, classes), _domains(test_domains, test_names, name)),
+        classes,
+        Part(train_images, _numbered(train_names, number), _domains(train_domains, train_names, name)),
+        Part(test_images, _numbered(test_names, number), _domains(test_domains, test_names, name)),
     )
 
 
@@ -93,6 +95,8 @@ def _names(given: ArrayLike, where: str) -> NDArray[np.generic]:
     labels = np.asarray(given)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
+    if labels.ndim == 1 and labels.dtype.kind == "O":  # as a column of a table of pandas
+        labels = np.array([word(label, f"{where}[{i}]") for i, label in enumerate(labels)], np.str_)
     if labels.ndim != 1 or labels.dtype.kind not in "iuU":
         raise DataError(f"{where} is {labels.dtype} of shape {labels.shape}: give one integer or string per sample")
     if len(labels) == 0:
@@ -112,8 +116,9 @@ def _is_text(labels: NDArray[np.generic]) -> bool:
     return int(numbers.max(initial=0)) <= sys.maxunicode and all(fits_a_line(str(label)) for label in np.unique(labels))
 
 
-def _numbered(labels: NDArray[np.generic], classes: NDArray[np.generic]) -> Indices:
-    return np.searchsorted(classes, labels).astype(np.int64)
+def _numbered(labels: NDArray[np.generic], number: dict[str, int]) -> Indices:
+    met, which = np.unique(labels, return_inverse=True)
+    return np.array([number[str(each)] for each in met], np.int64)[which]
 
 
 def _domains(given: ArrayLike | None, labels: NDArray[np.generic], name: str) -> Indices | None:

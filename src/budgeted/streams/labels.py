@@ -39,7 +39,7 @@ def demand_class(label: str, where: str) -> None:
 
 
 def _neither(label: Any, where: str) -> DataError:
-    remedy = "correct it, or give the class a name such as v2.9"
+    remedy = "correct it" + (", or give the class a name such as v2.9" if isinstance(label, float | str) else "")
     return DataError(f"{where}: the label {label!r} is neither a word nor a whole number: {remedy}")
 
 

@@ -8,6 +8,7 @@ same data set, bit for bit, whatever they lie in.
 from __future__ import annotations
 
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from budgeted.streams.labels import demand_class, demand_text
 from budgeted.streams.spool import Spool
 
 TRAIN, TEST = 0, 1
+_WHOLE = re.compile(r"-?[0-9]{1,4000}")  # Python makes no numbers of more than 4,300 digits
 _PARTS = {"train": TRAIN, "training": TRAIN, "test": TEST, "val": TEST, "valid": TEST, "validation": TEST}
 
 
@@ -179,6 +181,6 @@ def with_length(spool: Spool, path: Callable[[int], str]) -> Callable[[int], byt
 def in_order(words: Iterable[str]) -> list[str]:
     """By number where all are numbers, else by letter: never as they were met."""
     found = list(words)
-    if all(word.isascii() and word.isdecimal() for word in found):
+    if all(_WHOLE.fullmatch(word) for word in found):
         return sorted(found, key=lambda word: (int(word), word))
     return sorted(found)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -68,6 +69,9 @@ def _csv(path: Path, builder: Builder, options: Any) -> None:
             header = next(rows, None)
             if header is None:
                 raise DataError(f"{path} is empty: write a header path,label and a line for each sample")
+            if len(header) == 1 and len(re.split("[,;\t|]", header[0])) > 1:
+                marks = "tabs" if between == "\t" else "commas"
+                raise DataError(f"{path}: the header is one field, {header[0]!r}: write {marks} between fields")
             columns.find([name.strip() for name in header], f"{path}: the header")
             for row in rows:
                 where = f"{path} line {rows.line_num}"

@@ -198,6 +198,8 @@ def test_labels_that_are_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
         lines.append(f"{i}.png,{i // 2}")
     data = streams.load(f"manifest:{write(tmp_path / 't.tsv', _tsv(lines))}")
     assert data.class_names == tuple(str(i) for i in range(11))
+    below_zero = streams.load([(encoded(i), i // 2 - 2) for i in range(26)])
+    assert below_zero.class_names == tuple(str(i) for i in range(-2, 11))
 
 
 def _tsv(lines: list[str]) -> bytes:
@@ -266,6 +268,16 @@ def test_labels_in_json_and_in_an_ending_of_ones_own(tmp_path: Path) -> None:
     write_tar(tmp_path / "s.tar", members)
     assert streams.load(f"wds:{tmp_path / 's.tar'}").class_names == ("0", "1")
     assert streams.load(f"wds:{tmp_path / 's.tar'}?label=kind").class_names == ("a", "b")
+
+
+def test_hidden_files_of_a_shard_are_passed_over(tmp_path: Path) -> None:
+    members: dict[str, bytes] = {"d/.DS_Store": b"\0"}
+    for i in range(4):
+        for name, content in ((f"{i}.jfif", encoded(i, "JPEG")), (f"{i}.cls", b"ab"[i % 2 : i % 2 + 1])):
+            members |= {f"d/._{name}": b"\0\5\x16\7", f"d/{name}": content}  # as tar of macOS writes them
+    write_tar(tmp_path / "s.tar", members)
+    data = streams.load(f"wds:{tmp_path / 's.tar'}")
+    assert (data.class_names, len(data.train_labels)) == (("a", "b"), 2)
 
 
 # -- datasets and iterators ---------------------------------------------------------------------------------------

@@ -462,6 +462,17 @@ def test_pictures_beside_the_folders_are_refused(parts: tuple[str, ...], skip_ba
         other.unlink()
 
 
+def test_photographs_of_every_usual_ending_are_read_or_refused(tmp_path: Path) -> None:
+    for i, name in enumerate(("8.jfif", "9.JPE")):
+        write(photos(tmp_path) / "cat" / name, encoded(20 + i, "JPEG"))
+    assert len(streams.load(str(tmp_path), on_demand=True).train_labels) == 6 + 4
+    write(tmp_path / "dog" / "9.HEIC", b"\0\0\0\x18ftypheic")
+    with pytest.raises(DataError, match=r"9\.HEIC: not a whole image .*of no known format.*: .*save it as JPEG or PNG"):
+        streams.load(str(tmp_path))
+    report = check(streams.load(str(tmp_path), skip_bad=True))
+    assert (report.looked_at, len(report.bad)) == (13, 1)
+
+
 def test_unlabelled_pictures_for_testing_are_left_alone_where_others_are_labelled(tmp_path: Path) -> None:
     photos(tmp_path / "train")
     photos(tmp_path / "val", 1)

@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 from budgeted.errors import BudgetedError
 from budgeted.problems.given import picture
 from budgeted.runs.trained import trained
-from budgeted.streams.folder import SUFFIXES
+from budgeted.streams.folder import is_image
 from budgeted.streams.image_file import opened_image
 
 
@@ -62,7 +62,7 @@ def _files(given: tuple[Path, ...]) -> list[Path]:
     found: list[Path] = []
     for path in given:
         if path.is_dir():
-            inside = sorted(each for each in path.iterdir() if each.suffix.lower() in SUFFIXES)
+            inside = sorted(each for each in path.iterdir() if is_image(each.name))
             if not inside:
                 raise BudgetedError(f"{path} holds no images: give files, or a folder with some in it")
             found += inside

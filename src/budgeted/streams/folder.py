@@ -24,7 +24,11 @@ from budgeted.streams.one_line import fits_a_line
 from budgeted.streams.own import dataset_of
 from budgeted.streams.picture_mark import drawn_here
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+#: With photographs that are not decoded here: they are listed, so that each is refused, or passed over and counted.
+_LISTED = SUFFIXES | {".avif", ".heic", ".heif"}
 #: Bytes of a table of names and classes; tiny-imagenet's has 0.4 million.
 MOST_ANNOTATIONS = 64 * 2**20
 #: In letters of any case; the first that is there is taken.
@@ -133,7 +137,7 @@ def _walk(folder: Path) -> Iterator[_Found]:
 
 
 def _refuse_images_in(folder: Path, beside: str) -> None:
-    names = sorted(entry.name for entry in _entries(folder) if _is_image(entry.name) and _kind(entry) != "folder")
+    names = sorted(entry.name for entry in _entries(folder) if is_image(entry.name) and _kind(entry) != "folder")
     if strays := [name for name in names if not drawn_here(folder / name)]:
         more = f" (so do {len(strays) - 1:,} more)" if len(strays) > 1 else ""
         raise DataError(
@@ -189,13 +193,14 @@ def _first_below(folder: Path) -> str | None:
     for where, inner, names in os.walk(folder):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for name in sorted(names):
-            if _is_image(name):
+            if is_image(name):
                 return os.path.join(where, name)
     return None
 
 
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+def is_image(name: str) -> bool:
+    """Whether a file is an image by its name, and not hidden."""
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in _LISTED
 
 
 def _look(folder: Path) -> tuple[list[str], list[str]]:
@@ -203,7 +208,7 @@ def _look(folder: Path) -> tuple[list[str], list[str]]:
     files, folders = [], []
     for entry in _entries(folder):
         kind = _kind(entry)
-        if _is_image(entry.name):
+        if is_image(entry.name):
             # A link to nothing is listed: it is a missing file, which is met when it arrives.
             if kind != "file" and not (kind == "other" and entry.is_symlink() and not os.path.exists(entry.path)):
                 raise DataError(f"{entry.path} is no regular file: restore, rename or remove it")

@@ -66,8 +66,10 @@ def opened_image(source: str | Path | bytes, where: str = "") -> Iterator[Image.
         found = len(source) if isinstance(source, bytes) else _size(source)
         if isinstance(problem, OSError) and problem.errno == errno.ELOOP:
             raise DataError(f"{name} is no regular file but a link in a circle: restore or remove it") from problem
-        reason = "of no known format" if isinstance(problem, UnidentifiedImageError) else problem
-        raise DataError(f"{name}: not a whole image ({found:,} bytes; {reason}): restore or remove it") from problem
+        reason, remedy = str(problem), "restore or remove it"
+        if isinstance(problem, UnidentifiedImageError):
+            reason, remedy = "of no known format", "restore it, save it as JPEG or PNG, or remove it"
+        raise DataError(f"{name}: not a whole image ({found:,} bytes; {reason}): {remedy}") from problem
 
 
 def _size(path: str | Path) -> int:

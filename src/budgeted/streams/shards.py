@@ -155,7 +155,8 @@ def _index(shards: _Shards, number: int, builder: Builder, part: str, label_endi
     address = shards.addresses[number]
     file, size = shards.opened(number)
     with file:
-        found = list(members(file, address, size))
+        # What is hidden is no sample: tars of macOS hold ._NAME beside each NAME.
+        found = [member for member in members(file, address, size) if not os.path.basename(member[0]).startswith(".")]
         for key, group in itertools.groupby(found, key=lambda member: _split(member[0])[0]):
             files: dict[str, tuple[int, int]] = {}
             for name, start, length in group:

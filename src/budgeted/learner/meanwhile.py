@@ -133,6 +133,7 @@ class Meanwhile:
             and method.choices == 1
             and not method.leaves_out
             and retrieval.independent
+            and not (retrieval.wants_gradients or retrieval.wants_stream)
             and learner.settings.learner.candidates == 1
             and not isinstance(learner.selection, Considers)
             and isinstance(learner.holding, AsGiven)

@@ -100,7 +100,8 @@ class RunConfig:
     skip_bad: bool = False
     """Pass over samples that cannot be read, and count them, instead of stopping at the first."""
     decode_threads: int = 1
-    """Threads that decode the next samples while the learner works; 0 for none. No result depends on it."""
+    """Threads that decode the next samples while the learner works, and another for the next batch; 0 for none. No
+    result depends on it."""
     threads: int = 1
     """Threads of torch; results repeat bit for bit under the same number only."""
     device: str = "cpu"

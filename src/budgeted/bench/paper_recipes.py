@@ -122,7 +122,7 @@ def components(setup: str) -> Runs:
     """As `components` and `components-disjoint`, which have these runs."""
     if setup == "gaussian":
         return over_seeds([*map(cpu, COMPONENTS), balanced(cpu("vanilla"))], (1, 2, 3))
-    return over_seeds([cpu_fast(method, setup) for method in COMPONENTS], SEEDS)
+    return over_seeds([cpu_fast(method, setup) for method in COMPONENTS], (1, 2, 3))
 
 
 def components_paper(setup: str) -> Runs:

@@ -34,7 +34,7 @@ def components() -> Recipe:
 def components_disjoint() -> Recipe:
     return Recipe(
         "The same on a disjoint stream, protocol cpu-fast.",
-        over_seeds(components_under(lambda method: cpu_fast(method, "disjoint")), (1, 2)),
+        over_seeds(components_under(lambda method: cpu_fast(method, "disjoint")), (1, 2, 3)),
     )
 
 

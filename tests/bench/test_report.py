@@ -16,6 +16,8 @@ from budgeted.bench.seed_tests import seed_tests
 from budgeted.cli.commands import read
 from budgeted.cli.run import RunCommand
 from budgeted.errors import BudgetedError, UnknownName
+from budgeted.methods import METHODS
+from budgeted.runs.config import RunConfig
 from tests.command_line import Capture, refused, said
 from tests.markdown import ROOT
 
@@ -128,17 +130,28 @@ def test_what_is_damaged_or_not_finished_is_named_and_hides_nothing(tmp_path: Pa
 
 
 def test_the_command_of_a_run_makes_it_again() -> None:
-    for run in look([RESULTS / "settings-sar", RESULTS / "methods"]).runs:
+    for run in look([RESULTS / "settings-sar", RESULTS / "methods", RESULTS / "win-full-size"]).runs:
         words = shlex.split(command_of(run.config, run.path.name))
         parsed = read(words[1:])
         assert isinstance(parsed, RunCommand)
-        given = {**parsed.run.to_json(), "settings": dict(pair.split("=", 1) for pair in parsed.set)}
+        typed = parsed.run.with_usual().to_json()
+        given = {**typed, "settings": dict(pair.split("=", 1) for pair in parsed.set)}
         wanted = {**dict.fromkeys(given), **run.config}
         for aside in ("data", "download"):
             given.pop(aside, None)
             wanted.pop(aside, None)
         told = {key: value for key, value in wanted.items() if value is not None}
         assert {key: given[key] for key in told} == told
+
+
+def test_the_command_says_the_habits_that_the_method_has_left_since() -> None:
+    then = {**METHODS["cram"].usual, "learner.learning_rate": "7e-3"}
+    config = {**RunConfig(method="cram").to_json(), "usual": then}
+    parsed = read(shlex.split(command_of(config, "again"))[1:])
+    assert isinstance(parsed, RunCommand)
+    assert parsed.set == ("learner.learning_rate=7e-3",)
+    own = {**config, "method": "/gone/mine.py:Mine"}  # its file is not looked at
+    assert command_of(own, "again").count("--set") == len(then)
 
 
 def test_mistakes_are_one_line(tmp_path: Path, capsys: Capture) -> None:

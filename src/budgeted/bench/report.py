@@ -25,6 +25,7 @@ from budgeted.bench.text_tables import markdown_table
 from budgeted.bench.where_it_went import draw_bytes, draw_compute, draw_frozen
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import named, read_json, replace_file
+from budgeted.runs.config import RunConfig
 from budgeted.runs.statistics import format_mean_sd, summarise
 
 FIGURES: dict[str, tuple[str, Callable[[Sequence[Group], Path], bool | None]]] = {
@@ -178,13 +179,26 @@ def command_of(config: Mapping[str, Any], name: str) -> str:
     """The command line that makes such a run again, into a folder of this name."""
     words = ["budgeted", "run"]
     for key, value in config.items():
-        if key in ("data", "download", "sources", "settings") or value is None or value == "":
+        if key in ("data", "download", "sources", "settings", "usual") or value is None or value == "":
             continue
         flag = f"--{key.replace('_', '-')}"
         if isinstance(value, bool):
             words += [flag] if value else []
         else:
             words += [flag, str(value)]
-    for key, value in (config.get("settings") or {}).items():
+    for key, value in {**_habits_since_left(config), **(config.get("settings") or {})}.items():
         words += ["--set", f"{key}={value}"]
     return shlex.join([*words, "--out", f"runs/{name}"])
+
+
+def _habits_since_left(config: Mapping[str, Any]) -> dict[str, str]:
+    """What the method was usually run with then and is not now: a command has to say it, the rest goes without."""
+    then = config.get("usual") or {}
+    parts: dict[str, Any] = {part: config.get(part) for part in ("method", "freezing", "retrieval", "codec")}
+    if not then or any(":" in (part or "") for part in parts.values()):  # nobody's file is run for a command line
+        return dict(then)
+    try:
+        now = RunConfig(**parts).with_usual().usual
+    except BudgetedError:  # a part that has gone since
+        return dict(then)
+    return {key: value for key, value in then.items() if now.get(key) != value}

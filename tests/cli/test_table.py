@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import shutil
 import statistics
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from budgeted.bench.table import RunResult, group_runs
+from budgeted.bench.table import RunResult, find_runs, group_runs, legend
 from budgeted.runs.config import RunConfig
 from tests.cli.small import MEMORY, QUICK, summaries
 from tests.command_line import Capture, refused, said
@@ -70,6 +71,32 @@ def test_a_method_of_ones_own_goes_by_its_file_and_by_its_content_where_that_dif
     changed = run(f"lider-{other[0]}:Focal", 1, dict([other])), run(f"lider-{first[0]}:Focal", 1, dict([first]))
     labels = {group.label: len(group.runs) for group in group_runs([plain, *changed])}
     assert labels == {"er": 1, "lider-focal.py:Focal focal.py@12345678": 1, "lider-focal.py:Focal focal.py@abcdefgh": 1}
+
+
+def test_a_copy_of_a_run_is_no_second_run(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    copied = tmp_path / "copied"
+    shutil.copytree(runs, copied)
+    alone, both = (said(["table", *map(str, folders)], capsys) for folders in ([runs], [runs, copied]))
+    assert cells(both) == cells(alone)
+    assert "left out: 4" in both
+    assert "left out" not in alone
+    other = find_runs([runs / "er-1"])[0]
+    again = RunResult(tmp_path, {**other.summary, "weights_sha256": "0" * 64})  # the same seed, another outcome
+    assert [len(group.runs) for group in group_runs([other, other, again])] == [2]
+    assert any("er has a seed more than once" in line for line in legend(group_runs([other, again]), 1, None))
+
+
+def test_runs_from_before_a_habit_of_their_method_are_a_row_of_their_own(tmp_path: Path) -> None:
+    def run(method: str, seed: int, **usual: str) -> RunResult:
+        habits = {f"learner.{key}": value for key, value in usual.items()}
+        config = asdict(RunConfig(method=method, seed=seed, usual=habits))
+        return RunResult(tmp_path, {"config": config, "a_auc": 0.5, "a_last": 0.5})
+
+    old, plain = run("cram", 1, optimizer="muon"), run("er", 1)
+    new = [run("cram", seed, optimizer="muon", mirrored="true") for seed in (2, 3)]
+    labels = {group.label: len(group.runs) for group in group_runs([old, *new, plain])}
+    assert labels == {"cram": 1, "cram learner.mirrored=true": 2, "er": 1}
+    assert {group.label for group in group_runs([*new, plain])} == {"cram", "er"}
 
 
 def test_a_table_as_csv_and_as_a_figure(runs: Path, tmp_path: Path, capsys: Capture) -> None:

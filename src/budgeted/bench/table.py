@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from budgeted.bench.row_labels import row_labels
 from budgeted.bench.text_tables import csv_table, markdown_table
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.files import named
-from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
 from budgeted.runs.multiple import holm
 from budgeted.runs.records import read_records, records_digest
-from budgeted.runs.run import DEFAULT_SLOTS
 from budgeted.runs.statistics import (
     PLUS_MINUS,
     Comparison,
@@ -30,8 +28,6 @@ from budgeted.runs.statistics import (
     welch,
 )
 
-_NOT_A_DIFFERENCE = {"seed", "data", "threads", "download", "checkpoint_every", "keep_checkpoints", "decode_threads",
-                     "eval_beside", "usual", "sources"}  # fmt: skip
 COLUMNS = (
     "method",
     "seeds",
@@ -83,6 +79,8 @@ class Group:
 
     label: str
     runs: tuple[RunResult, ...]
+    copies: int = 0
+    """of these runs, found elsewhere: they are the same evidence and count once"""
 
     def values(self, key: str) -> list[float]:
         return [float(run.summary[key]) for run in self.runs if run.summary[key] is not None]
@@ -116,21 +114,20 @@ def find_runs(folders: Sequence[Path]) -> list[RunResult]:
 
 def group_runs(runs: Sequence[RunResult]) -> list[Group]:
     """Runs by configuration, the best A_AUC first; the label names the method and what else differs between them."""
-    configs = [_as_meant(run.config) for run in runs]
-    keys = sorted({key for config in configs for key in config} - _NOT_A_DIFFERENCE - {"settings", "method"})
-    differing = [key for key in keys if len({json.dumps(config.get(key)) for config in configs}) > 1]
-    labels = []
-    for config in configs:
-        extra = [f"{key.removeprefix('set ')}={config[key]}" for key in differing if config.get(key) is not None]
-        labels.append(" ".join([config["method"], *extra]))
-    versions: dict[str, set[str]] = {}  # of the user's files behind one label
-    for label, config in zip(labels, configs, strict=True):
-        versions.setdefault(label, set()).add(_version(config))
     groups: dict[str, list[RunResult]] = {}
-    for run, config, label in zip(runs, configs, labels, strict=True):
-        groups.setdefault(f"{label} {_version(config)}" if len(versions[label]) > 1 else label, []).append(run)
-    found = [Group(label, tuple(sorted(members, key=lambda r: r.config["seed"]))) for label, members in groups.items()]
+    for run, label in zip(runs, row_labels([run.config for run in runs]), strict=True):
+        groups.setdefault(label, []).append(run)
+    found = [_once(label, sorted(members, key=lambda r: r.config["seed"])) for label, members in groups.items()]
     return sorted(found, key=lambda group: -float(np.mean(group.values("a_auc"))))
+
+
+def _once(label: str, runs: Sequence[RunResult]) -> Group:
+    """Without copies: the same seed with the same weights and records is one run, wherever its folders lie."""
+    apart: dict[tuple[Any, ...], RunResult] = {}
+    for number, run in enumerate(runs):
+        digests = [run.summary.get(key) for key in ("weights_sha256", "records_sha256")]
+        apart.setdefault((run.config["seed"], *(digests if all(digests) else [number])), run)
+    return Group(label, tuple(apart.values()), len(runs) - len(apart))
 
 
 def chosen(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
@@ -140,26 +137,6 @@ def chosen(groups: Sequence[Group], labels: Sequence[str]) -> list[Group]:
         if label not in known:
             raise UnknownName("row", label, known)
     return [group for group in groups if not labels or group.label in labels]
-
-
-def _as_meant(config: dict[str, Any]) -> dict[str, Any]:
-    """Defaults written out: a value that was typed and the same one left unsaid are one configuration, and so is one
-    from before there was such a thing to say. A user's file goes by its name, wherever it lies."""
-    meant = {**RunConfig().to_json(), **config, **{f"set {key}": value for key, value in config["settings"].items()}}
-    for path in config.get("sources", {}):
-        for key, value in meant.items():
-            if isinstance(value, str):
-                meant[key] = value.replace(f"{path}:", f"{Path(path).name}:")
-    if meant["compute"] is None:
-        meant["iterations"] = float(1 if meant["iterations"] is None else meant["iterations"])
-    if meant["memory"] is None and not meant["unlimited"]:
-        meant["slots"] = meant["slots"] or DEFAULT_SLOTS
-    return meant
-
-
-def _version(config: dict[str, Any]) -> str:
-    """Of the user's files, by their content: it tells apart what has the same name."""
-    return " ".join(sorted(f"{Path(path).name}@{digest[:8]}" for path, digest in config.get("sources", {}).items()))
 
 
 def cells(groups: Sequence[Group], ddof: int, style: str) -> list[list[str]]:
@@ -207,6 +184,11 @@ def legend(groups: Sequence[Group], ddof: int, against: str | None) -> list[str]
     lines = [f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)"]
     if any(run.machines > 1 for group in groups for run in group.runs):
         lines.append("†: went on on another machine, so its bits are not those of one arithmetic")
+    if copies := sum(group.copies for group in groups):
+        lines.append(f"copies of runs that are here already, left out: {copies}")
+    for group in groups:
+        if len({run.config["seed"] for run in group.runs}) < len(group.runs):
+            lines.append(f"warning: {group.label} has a seed more than once; spread and tests take both as independent")
     return lines
 
 

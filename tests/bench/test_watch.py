@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import urllib.error
@@ -65,6 +66,14 @@ def test_a_run_is_seen_while_it_is_made_and_after(tmp_path: Path) -> None:
         assert row["running"] is None
         assert json.loads(content)["runs"][0]["a_auc"] == summary["a_auc"]
         assert len({first, second, third}) == 3
+
+
+def test_runs_under_way_are_told_apart_by_what_they_are(tmp_path: Path) -> None:
+    begun(tmp_path / "plain", TINY, 12)
+    begun(tmp_path / "balanced", dataclasses.replace(TINY, retrieval="class-balanced"), 12)
+    with served(tmp_path) as address:
+        rows = json.loads(asked(address + "data.json")[1])["rows"]
+    assert {row["label"] for row in rows} == {"er", "er retrieval=class-balanced"}
 
 
 def test_only_this_machine_is_answered_and_only_the_page(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from budgeted.bench.board import Entry
 from budgeted.bench.published_accuracy import printed_for, printed_row
 from budgeted.bench.query import Found, Section, budget_of, experiment_of, sections
 from budgeted.bench.report import command_of
+from budgeted.bench.row_labels import row_labels
 from budgeted.bench.table import Group, RunResult
 from budgeted.errors import BudgetedError
 from budgeted.registry import short
@@ -71,11 +72,11 @@ def page_data(
                     "running": None,
                 }
             )
-    for path in found.unfinished if live else ():
-        one = _unfinished(path, grids)
-        if one is not None:
-            rows.append(one[0] | {**_row(path, one[2], folders, configs), "runs": [len(shown)]})
-            shown.append(one[1])
+    under_way = [(path, one) for path in found.unfinished if live and (one := _unfinished(path, grids)) is not None]
+    labels = _labels_beside(runs, [(path, config) for path, (_, _, config) in under_way], folders)
+    for label, (path, (row, run, config)) in zip(labels, under_way, strict=True):
+        rows.append(row | {**_row(path, config, folders, configs), "label": label, "runs": [len(shown)]})
+        shown.append(run)
     more = f", {len(found.unfinished)} not finished" if found.unfinished else ""
     damaged = f", {len(found.unreadable)} that cannot be read" if found.unreadable else ""
     return {
@@ -128,7 +129,7 @@ def _finished(run: RunResult, grids: _Pool) -> dict[str, Any]:
 
 
 def _unfinished(path: Path, grids: _Pool) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]] | None:
-    """A run as far as it is: a row of its own, its numbers so far, and its configuration; None before the first."""
+    """A run as far as it is: a row without a name, its numbers so far, and its configuration; None before the first."""
     try:
         config = read_config(path / CONFIG)
         records = [record for record in read_records(path / RECORDS) if record["periodic"]]
@@ -156,12 +157,25 @@ def _unfinished(path: Path, grids: _Pool) -> tuple[dict[str, Any], dict[str, Any
         **_curve(records, grids),
     }
     row = {
-        "label": short(str(config["method"])),
         "marks": {"a_auc": "", "a_last": ""},
         "printed": None,
         "running": f"{last['samples']:,} samples so far",
     }
     return row, run, config
+
+
+def _labels_beside(
+    runs: Sequence[RunResult], under_way: Sequence[tuple[Path, dict[str, Any]]], folders: Sequence[Path]
+) -> list[str]:
+    """Names of rows that are under way: what tells them from one another and from the finished ones of their table."""
+    configs = [(run.path, run.config) for run in runs] + list(under_way)
+    tables = [(experiment_of(path, folders), str(config["dataset"]), str(config["stream"])) for path, config in configs]
+    labels = [""] * len(configs)
+    for table in set(tables):
+        places = [place for place, other in enumerate(tables) if other == table]
+        for place, label in zip(places, row_labels([configs[place][1] for place in places]), strict=True):
+            labels[place] = label
+    return labels[len(runs) :]
 
 
 def _curve(records: Sequence[Mapping[str, Any]], grids: _Pool) -> dict[str, Any]:

@@ -88,6 +88,18 @@ def test_a_report_holds_tables_tests_and_the_papers_values(tmp_path: Path, capsy
     assert (out / name / "table.tex").read_text().count(r"\midrule") == 1
 
 
+def test_a_row_to_test_against_is_refused_if_no_part_has_it_and_missed_by_name(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "report"
+    given = ["report", str(RESULTS), "--figures", "none", "--out", str(out), "--where", "dataset=cifar10"]
+    assert "did you mean 'vanilla'" in refused([*given, "--against", "vanila"], capsys)
+    assert not out.exists()
+    said([*given, "--against", "vanilla"], capsys)
+    missed = "There is no row vanilla here: tests are against the best row."
+    assert missed in (out / "table-2-cifar10-gaussian" / "table.md").read_text()
+    assert missed not in (out / "components-cifar10-gaussian" / "table.md").read_text()
+    assert "table.md): 1 row\n" in (out / "report.md").read_text()
+
+
 def test_at_the_papers_size_nothing_is_said_of_sizes(tmp_path: Path) -> None:
     found = look([RESULTS / "full-size"])
     write_report(found, found.runs, [RESULTS / "full-size"], tmp_path, figures="none")

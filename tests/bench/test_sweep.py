@@ -242,8 +242,8 @@ def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
     assert main(["sweep", f"{own}:mine", "--out", str(out)]) == 0
     printed = capsys.readouterr()
     assert "Does it run?" in printed.err
-    assert "1 runs: about" in printed.err
-    assert "1 runs: 1 finished" in printed.err
+    assert "1 run: about" in printed.err
+    assert "1 run: 1 finished" in printed.err
     assert "| er |" in printed.out
     assert main(["sweep", f"{own}:number"]) == 2
     assert "is no recipe" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_the_page_changes_by_itself(tmp_path: Path) -> None:
         assert "running, 5 samples so far" in page.inner_text("#rows")
         resume(run)
         page.wait_for_function("!document.querySelector('#rows .running') && document.querySelector('#rows td')")
-        assert page.inner_text("#about") == "1 finished runs."
+        assert page.inner_text("#about") == "1 finished run."
         page.close()
 
 

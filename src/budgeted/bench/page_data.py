@@ -19,6 +19,7 @@ from budgeted.bench.query import Found, Section, budget_of, experiment_of, secti
 from budgeted.bench.report import command_of
 from budgeted.bench.row_labels import row_labels
 from budgeted.bench.table import Group, RunResult
+from budgeted.bench.text_tables import counted
 from budgeted.errors import BudgetedError
 from budgeted.registry import short
 from budgeted.runs.folder import CONFIG, RECORDS, read_config
@@ -80,7 +81,7 @@ def page_data(
     more = f", {len(found.unfinished)} not finished" if found.unfinished else ""
     damaged = f", {len(found.unreadable)} that cannot be read" if found.unreadable else ""
     return {
-        "about": f"{len(runs)} finished runs{more}{damaged}.",
+        "about": f"{counted(len(runs), 'finished run')}{more}{damaged}.",
         "made": f"Made by budgeted {__version__}{f': {command}' if command else ''}. Everything here follows "
         "from the run folders alone.",
         "live": live,

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from budgeted import models, streams
 from budgeted.bench.speed import seconds_of
 from budgeted.bench.sweep_table import length, said_time
+from budgeted.bench.text_tables import counted
 from budgeted.budget import format_compute, parse_compute, total
 from budgeted.freezing.step_prices import StepPrices
 from budgeted.runs.config import RunConfig
@@ -54,11 +55,11 @@ class RecipeCost:
 
     def said(self, rate: float) -> str:
         text = (
-            f"{self.runs} runs: about {format_compute(self.training, 'real')} of training and "
+            f"{counted(self.runs, 'run')}: about {format_compute(self.training, 'real')} of training and "
             f"{format_compute(self.evaluation, 'real')} of evaluation, {said_time(self.seconds(rate))} of one "
             f"core of this machine (at {rate / 1e9:.0f} GFLOP/s, the speed of a ResNet-20 step here)"
         )
-        return text + (f"; {self.unpriced} runs are not priced" if self.unpriced else "")
+        return text + (f"; not priced: {self.unpriced}" if self.unpriced else "")
 
 
 def cost_of(runs: Iterable[RunConfig]) -> RecipeCost:

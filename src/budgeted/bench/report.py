@@ -21,9 +21,9 @@ from budgeted.bench.published_accuracy import printed_for, printed_row
 from budgeted.bench.query import Found, Section, sections
 from budgeted.bench.table import COLUMNS, Group, RunResult, as_csv, cells, legend, one_seed
 from budgeted.bench.table_formats import caption, latex
-from budgeted.bench.text_tables import markdown_table
+from budgeted.bench.text_tables import counted, markdown_table
 from budgeted.bench.where_it_went import draw_bytes, draw_compute, draw_frozen
-from budgeted.errors import BudgetedError
+from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.files import named, read_json, replace_file
 from budgeted.runs.config import RunConfig
 from budgeted.runs.statistics import format_mean_sd, summarise
@@ -71,6 +71,9 @@ def write_report(
     if not runs and not records:
         raise BudgetedError("there is no finished run to report: finish one, or ask for other conditions")
     parts = sections(runs, folders)
+    labels = {group.label for part in parts for group in part.groups}
+    if against is not None and parts and against not in labels:
+        raise UnknownName("row", against, labels)
     left_out = [*found.unreadable, *(f"{path}: not finished" for path in found.unfinished)]
     out.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
@@ -84,6 +87,7 @@ def write_report(
     for part in parts:
         said(part.title)
         fixed = against if against in [group.label for group in part.groups] else None
+        instead = f"There is no row {against} here: tests are against the best row." if fixed != against else ""
         tests = seed_tests.seed_tests(part.groups, fixed)
         write(f"{part.name}/runs.csv", as_csv(part.groups))
         write(f"{part.name}/table.tex", latex(part.groups, ddof, fixed) + "\n")
@@ -99,7 +103,7 @@ def write_report(
                 continue
             files.append(path)
             drawn.append(f"![{title}: {part.title}]({part.name}/{path.name})")
-        body = "\n".join(_section(part, ddof, fixed, tests))
+        body = "\n".join(_section(part, ddof, fixed, tests, instead))
         write(f"{part.name}/table.md", body + "\n")
         pages.append("\n\n".join([body, *drawn]))
     for path in records:
@@ -129,21 +133,25 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 def _opening(parts: Sequence[Section], left_out: Sequence[str], command: str) -> str:
     count = sum(len(group.runs) for part in parts for group in part.groups)
-    lines = [f"{count} runs in {len(parts)} tables{f', {len(left_out)} folders left out' if left_out else ''}."]
+    missing = f", {len(left_out)} left out (see the end)" if left_out else ""
+    lines = [f"{counted(count, 'run')} in {counted(len(parts), 'table')}{missing}."]
     if command:
         lines[0] += f" Made by `{command}`."
-    lines += ["", *(f"- [{part.title}]({part.name}/table.md): {len(part.groups)} rows" for part in parts)]
+    lines += ["", *(f"- [{part.title}]({part.name}/table.md): {counted(len(part.groups), 'row')}" for part in parts)]
     return "\n".join(lines)
 
 
-def _section(part: Section, ddof: int, against: str | None, tests: Sequence[seed_tests.SeedTest]) -> Iterator[str]:
+def _section(
+    part: Section, ddof: int, against: str | None, tests: Sequence[seed_tests.SeedTest], instead: str
+) -> Iterator[str]:
     groups = part.groups
     yield from (f"## {part.title}", "", caption(groups), "")
     yield markdown_table(COLUMNS, cells(groups, ddof, "markdown"))
     yield from ("", *legend(groups, ddof, against), *one_seed(groups), "")
     yield from _beside_the_paper(part, ddof)
     if tests:
-        yield from ("### Tests by seed", "", seed_tests.as_markdown(tests), "")
+        yield from ("### Tests by seed", "", *([instead, ""] if instead else []))
+        yield from (seed_tests.as_markdown(tests), "")
         yield from (
             "Points of accuracy; a pair is the same seed of both rows. p (Holm) is corrected for all rows tested in "
             "its metric, bold below 0.05. Hedges' g: the difference over its standard deviation.", "",

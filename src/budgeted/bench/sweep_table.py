@@ -18,6 +18,7 @@ from rich.table import Table
 
 from budgeted import streams
 from budgeted.bench.sweep import Place
+from budgeted.bench.text_tables import counted
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError
 from budgeted.runs.config import RunConfig
@@ -119,7 +120,7 @@ class SweepTable:
         counts = ", ".join(f"{states[state]} {state}" for state in _ORDER if states[state])
         spent = sum(run.spent or 0 for run in seen)
         ahead = "" if left is None else f"; about {said_time(left)} left"
-        return f"{len(seen)} runs: {counts}; {format_compute(spent, 'real')} spent{ahead}"
+        return f"{counted(len(seen), 'run')}: {counts}; {format_compute(spent, 'real')} spent{ahead}"
 
 
 def _drawn(seen: Sequence[Seen], rows: int, line: str) -> Group:

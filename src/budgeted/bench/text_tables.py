@@ -17,3 +17,8 @@ def csv_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([heads, *rows])
     return text.getvalue()
+
+
+def counted(number: int, thing: str) -> str:
+    """As one says it: 1 run, 2 runs."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -17,6 +17,7 @@ from budgeted.bench.page_data import page_data
 from budgeted.bench.query import Found, look, where
 from budgeted.bench.report import write_report
 from budgeted.bench.table import RunResult
+from budgeted.bench.text_tables import counted
 from budgeted.cli.output import Forgiving, refuse_without_folder
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import replace_file
@@ -74,4 +75,4 @@ class Report:
             raise BudgetedError("there is no finished run to show: finish one, or ask for other conditions")
         text = page(page_data(found, runs, self.folders, board=board, command=command)).encode()
         replace_file(self.html, text)
-        print(f"{len(runs)} runs in {self.html} ({len(text) / 1e6:.1f} MB): open it in a browser")
+        print(f"{counted(len(runs), 'run')} in {self.html} ({len(text) / 1e6:.1f} MB): open it in a browser")

@@ -25,6 +25,7 @@ from budgeted.bench.sweep import Place, export, places, sweep
 from budgeted.bench.sweep_table import SweepTable
 from budgeted.bench.table import find_runs, group_runs, markdown
 from budgeted.bench.table_formats import terminal
+from budgeted.bench.text_tables import counted
 from budgeted.cli.commands import read
 from budgeted.cli.console import logged_above, say, wide_console
 from budgeted.cli.output import Forgiving
@@ -88,11 +89,11 @@ class Sweep:
             else:
                 print(markdown(groups))
         if self.export is not None:
-            print(f"{export(found, self.export)} runs copied to {self.export}", file=shown)
+            print(f"{counted(export(found, self.export), 'run')} copied to {self.export}", file=shown)
         if failed:
             for line in failed:
                 say(f"failed: {line}", shown)
-            raise BudgetedError(f"{len(failed)} runs failed: mend the cause and call the same command again")
+            raise BudgetedError(f"{counted(len(failed), 'run')} failed: mend the cause and call the same command again")
 
     def _instead(self, chosen: Recipe, shown: Forgiving) -> None:
         """A measurement or a calculation: no runs, and nothing to be shared out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -187,6 +188,45 @@ def test_dark_phone_and_print(browser: Any, addresses: dict[str, str]) -> None:
         page.emulate_media(media="print")
         assert not page.is_visible("#filters")
         assert page.is_visible("#rows")
+
+
+def test_paper_gets_every_row_and_the_whole_chart(browser: Any, addresses: dict[str, str]) -> None:
+    with Opened(browser, addresses["many"], color_scheme="dark") as page:
+        page.wait_for_selector("#chart svg")
+        count = "document.querySelectorAll('#rows tbody tr').length"
+        page.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {count} }})")
+        page.pdf(format="A4")
+        assert page.evaluate("window.printed") == 250
+        assert len(shown(page, "Row")) == 60  # as before
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 700, "height": 900})
+        assert page.evaluate("document.querySelector('#chart svg').getBoundingClientRect().right") <= 700
+        assert page.evaluate("getComputedStyle(document.querySelector('#chart svg text')).fill") == "rgb(0, 0, 0)"
+        assert page.evaluate("document.querySelector('#rows').getBoundingClientRect().right") <= 700
+
+
+def test_amounts_far_apart_go_by_powers_and_no_axis_goes_below_nothing(browser: Any, tmp_path: Path) -> None:
+    run = look([COMPONENTS]).runs[0]
+    for most, title in ((1000, "logarithmic"), (20, "FLOP (rule real)")):
+        runs = tuple(
+            dataclasses.replace(run, summary={**run.summary, "spent": {"paper": 10**10, "real": times * 10**11},
+                                              "config": {**run.config, "method": method}})
+            for method, times in (("er", 1), ("mir", most))
+        )  # fmt: skip
+        with Opened(browser, written(tmp_path, page(page_data(Found(runs, (), ()), runs, [])))) as opened:
+            opened.wait_for_selector("#chart svg")
+            texts = opened.locator("#chart svg .mark-text.role-axis-label text").all_text_contents()
+            assert not [text for text in texts if text.startswith(("-", "\N{MINUS SIGN}"))]
+            assert opened.locator("#chart svg .role-axis-title").all_text_contents()[0].endswith(title)
+
+
+def test_names_of_curves_that_end_together_do_not_cover_each_other(browser: Any, addresses: dict[str, str]) -> None:
+    with Opened(browser, addresses["many"]) as page:
+        page.locator("#rows td button").first.click()
+        page.wait_for_selector("#d-chart svg")
+        names = page.locator("#d-chart svg text:text-matches('^seed')")
+        boxes = sorted((box["y"], box["height"]) for box in (names.nth(place).bounding_box() for place in range(4)))
+        assert all(above + 0.8 * height <= below for (above, height), (below, _) in itertools.pairwise(boxes))
 
 
 def test_it_can_be_used_by_keyboard_alone(browser: Any, addresses: dict[str, str]) -> None:

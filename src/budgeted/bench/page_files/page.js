@@ -1,6 +1,7 @@
 "use strict";
 (() => {
   const SHOWN = 60;  // rows that are drawn at once
+  const WIDE = 30;  // times the least from which on amounts go by powers
   const LABELLED = 14;  // marks that have their names beside them
   const $ = id => document.getElementById(id);
   let data = JSON.parse($("data").textContent), all = false, sort = { key: "a_auc", down: true }, opened = null, views = {};
@@ -17,7 +18,7 @@
     made.append(...children.filter(each => each !== null && each !== undefined));
     return made;
   }
-  const percent = value => value === null || value === undefined ? "–" : (100 * value).toFixed(2);
+  const percent = value => value === null || value === undefined ? "–" : (100 * value).toFixed(2).replace("-", "−");
   const asPrinted = (mean, sd) => mean.toFixed(2) + (sd === null ? "" : " ± " + sd.toFixed(2));
   function amount(value, unit) {
     if (value === null || value === undefined) return "–";
@@ -103,8 +104,8 @@
     }
     return made;
   }
-  function show() {
-    const rows = sorted(chosenRows()), drawn = all ? rows : rows.slice(0, SHOWN);
+  function drawRows(rows) {
+    const drawn = all ? rows : rows.slice(0, SHOWN);
     drawHead();
     const body = document.createDocumentFragment();
     for (const row of drawn) {
@@ -117,6 +118,10 @@
     $("rows").tBodies[0].replaceChildren(body);
     $("more").hidden = drawn.length === rows.length;
     $("more").textContent = `Show all ${rows.length} rows`;
+  }
+  function show() {
+    const rows = sorted(chosenRows());
+    drawRows(rows);
     const runs = rows.reduce((sum, row) => sum + row.runs.length, 0);
     $("count").textContent = `${rows.length} of ${data.rows.length} rows, ${runs} of ${data.runs.length} runs`;
     remember();
@@ -162,16 +167,29 @@
     $("chart").setAttribute("aria-label", best ? `${TITLES[y]} against ${TITLES[x]} of ${points.length} rows; the highest is ${best.name} with ${best.y.toFixed(2)} %. The table below has the same numbers.` : "No row to draw.");
     $("chart-note").textContent = points.length ? "Mark: mean over seeds; line: standard deviation. Choose a mark to see its runs." + (points.length > LABELLED ? ` Names are shown for up to ${LABELLED} rows: filter to see them.` : "") : "";
     const tooltip = [["name", "row"], ["y", TITLES[y], ".2f"], ["x", TITLES[x], ".4s"], ["seeds", "seeds"], ["experiment", "experiment"], ["where", "on"], ["budget", "budget"]].map(([field, title, format]) => ({ field, title, format }));
-    const axis = { x: { field: "x", type: "quantitative", title: TITLES[x], scale: { zero: false, padding: 20 }, axis: { format: "~s", tickCount: 6 } } };
+    const ends = points.map(point => point.x), least = Math.min(...ends), most = Math.max(...ends), wide = least > 0 && most > WIDE * least;
+    const scale = { nice: false, padding: 20, ...(wide ? { type: "log" } : { zero: false }) };  // nothing costs less than nothing
+    const axis = { x: { field: "x", type: "quantitative", title: TITLES[x] + (wide ? ", logarithmic" : ""), scale, axis: { format: "~s", tickCount: 6 } } };
     const layer = [
       { mark: { type: "rule", strokeWidth: 1.2, color: colour("--soft") }, encoding: { ...axis, y: { field: "low", type: "quantitative", title: TITLES[y], scale: { zero: false } }, y2: { field: "high" } } },
       { mark: { type: "point", filled: true, size: 70, opacity: .9, color: colour("--accent"), cursor: "pointer" }, encoding: { ...axis, y: { field: "y", type: "quantitative", title: TITLES[y] }, tooltip } },
     ];
-    const ends = points.map(point => point.x), middle = (Math.min(...ends) + Math.max(...ends)) / 2;
+    const middle = wide ? Math.sqrt(least * most) : (least + most) / 2;
     for (const [align, test] of points.length <= LABELLED ? [["left", "<="], ["right", ">"]] : [])  // names lead inwards
       layer.push({ transform: [{ filter: `datum.x ${test} ${middle}` }], mark: { type: "text", align, dx: align === "left" ? 8 : -8, dy: -4, limit: 320 }, encoding: { ...axis, y: { field: "y", type: "quantitative" }, text: { field: "name" } } });
     draw("chart", { data: { values: points }, width: "container", height: 300, autosize: { type: "fit", contains: "padding" }, layer },
       view => view.addEventListener("click", (_, item) => { if (item && item.datum && item.datum.id !== undefined) open(item.datum.id); }));
+  }
+  function apart(ends, heights) {  // how far names of curves are moved from their ends, in pixels: none covers another
+    const least = Math.min(...heights), most = Math.max(...heights), moved = [];
+    let above = -Infinity;
+    for (const [place, end] of [...ends.entries()].sort((one, two) => two[1] - one[1])) {
+      const at = 200 * (most - end) / (most - least || 1);
+      above = Math.max(at - 10, above + 15);
+      if (Math.abs(above - at) < 9) above = at + 12;  // not on the curve itself
+      moved[place] = above - at;
+    }
+    return moved;
   }
   function curves(id, rows, bySeed) {
     const points = [];
@@ -187,11 +205,11 @@
     const names = [...new Set(points.map(point => point.name))];
     const palette = [colour("--accent"), colour("--second"), "#009E73", "#CC79A7", "#8a6fd1", "#7a7a7a"];
     const shared = { x: { field: "at", type: "quantitative", title: "samples of the stream" }, color: { field: "name", type: "nominal", scale: { domain: names, range: names.map((_, i) => palette[i % palette.length]) }, legend: null } };
-    const last = Math.max(...points.map(point => point.at));
+    const last = Object.fromEntries(points.map(point => [point.name, point])), moved = apart(names.map(name => last[name].accuracy), points.map(point => point.accuracy));
     const layer = [
       ...(bySeed ? [] : [{ mark: { type: "area", opacity: .2 }, encoding: { ...shared, y: { field: "low", type: "quantitative", title: "accuracy, %" }, y2: { field: "high" } } }]),
       { mark: { type: "line", strokeWidth: 2, point: { size: 14 } }, encoding: { ...shared, strokeDash: { field: "name", type: "nominal", sort: names, legend: null }, y: { field: "accuracy", type: "quantitative", title: "accuracy, %", scale: { zero: false } }, tooltip: [{ field: "name", title: "curve" }, { field: "at", title: "samples" }, { field: "accuracy", title: "accuracy, %", format: ".2f" }] } },
-      ...names.map((name, i) => ({ transform: [{ filter: { and: [{ field: "at", equal: last }, { field: "name", equal: name }] } }], mark: { type: "text", align: "right", dy: i % 2 ? 14 : -10, dx: -2, limit: 320, fontWeight: 600 }, encoding: { ...shared, y: { field: "accuracy", type: "quantitative" }, text: { field: "name" } } })),
+      ...names.map((name, i) => ({ transform: [{ filter: { and: [{ field: "at", equal: last[name].at }, { field: "name", equal: name }] } }], mark: { type: "text", align: "right", dy: moved[i], dx: -2, limit: 320, fontWeight: 600 }, encoding: { ...shared, y: { field: "accuracy", type: "quantitative" }, text: { field: "name" } } })),
     ];
     draw(id, { data: { values: points }, width: "container", height: 260, autosize: { type: "fit", contains: "padding" }, layer });
   }
@@ -315,6 +333,8 @@
   $("details").addEventListener("click", event => { if (event.target === $("details")) $("details").close(); });
   function paint() { $("theme").textContent = dark() ? "Light" : "Dark"; $("theme").setAttribute("aria-pressed", String(dark())); show(); compare(); if (opened !== null) open(opened); }
   $("theme").addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; paint(); });
+  for (const [moment, whole] of [["beforeprint", true], ["afterprint", false]])  // paper has no button for more
+    addEventListener(moment, () => { const was = all; all ||= whole; drawRows(sorted(chosenRows())); all = was; });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   paint();
   first = false;

@@ -12,15 +12,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
+from budgeted.bench.figures import COLOURS, dark, draw_dots, draw_over_stream
 from budgeted.bench.table import RunResult, find_runs, group_runs, legend
 from budgeted.runs.config import RunConfig
 from tests.cli.small import MEMORY, QUICK, summaries
 from tests.command_line import Capture, refused, said
+from tests.markdown import ROOT
 
 
 def cells(text: str) -> dict[str, list[str]]:
@@ -97,6 +100,41 @@ def test_runs_from_before_a_habit_of_their_method_are_a_row_of_their_own(tmp_pat
     labels = {group.label: len(group.runs) for group in group_runs([old, *new, plain])}
     assert labels == {"cram": 1, "cram learner.mirrored=true": 2, "er": 1}
     assert {group.label for group in group_runs([*new, plain])} == {"cram", "er"}
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Figures, as they are when they are written."""
+    found: list[Figure] = []
+    before = Figure.savefig
+
+    def save(self: Figure, *given: Any, **named: Any) -> None:
+        found.append(self)
+        before(self, *given, **named)
+
+    monkeypatch.setattr(Figure, "savefig", save)
+    return found
+
+
+def test_no_seed_lies_outside_of_its_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = watched(monkeypatch)
+    runs = [run for run in find_runs([ROOT / "results" / "win-full-size"]) if run.config["method"] == "cram"]
+    (group,) = group_runs(runs)
+    draw_dots([group], tmp_path / "dots.png")
+    for axes, key in zip(figures[0].axes, ("a_auc", "a_last"), strict=True):
+        low, high = axes.get_xlim()
+        assert all(low < 100 * value < high for value in group.values(key))
+
+
+def test_curves_of_one_panel_differ_in_grey_and_their_names_can_be_read(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = watched(monkeypatch)
+    draw_over_stream(group_runs(find_runs([runs])), tmp_path / "curves.png")
+    assert len({str(line.get_linestyle()) for line in figures[0].axes[0].lines}) == 2
+    for colour in COLOURS:
+        parts = np.array([int(dark(colour)[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        assert 1.05 / (np.dot((0.2126, 0.7152, 0.0722), linear) + 0.05) >= 4.45  # whole numbers round
 
 
 def test_a_table_as_csv_and_as_a_figure(runs: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from budgeted.bench.figures import COLOURS, drawn, label_ends, values_over_stream
+from budgeted.bench.figures import COLOURS, LINES, drawn, label_ends, values_over_stream
 from budgeted.bench.table import Group
 from budgeted.budget import parse_bytes, parse_compute
 
@@ -154,10 +154,10 @@ def draw_spent(groups: Sequence[Group], path: Path) -> bool:
             samples, by_seed = values_over_stream(group, lambda record: record["spent"]["real"] / 1e12)
             spent = by_seed.mean(0)
             colour = COLOURS[place % len(COLOURS)]
-            axes.plot(samples, spent, color=colour, linewidth=1.8)
+            axes.plot(samples, spent, color=colour, linewidth=1.8, linestyle=LINES[place])
             first = max(1, int(len(samples) * _TREND))
             slope = spent[first - 1] / samples[first - 1]
-            axes.plot([0, samples[-1]], [0, slope * samples[-1]], ":", color=colour, linewidth=1)
+            axes.plot([0, samples[-1]], [0, slope * samples[-1]], ":", color=colour, linewidth=0.8, alpha=0.8)
             ends.append(float(spent[-1]))
         labels = [f"{group.label}: {end:.1f}" for group, end in zip(groups, ends, strict=True)]
         label_ends(axes, ends, labels, 0.06, 8.5)

@@ -2,7 +2,7 @@
 
 Every figure names what it is of in its title, and its rows where they are, without a legend. Up to five rows share one
 panel; more get a panel each, before the others in grey. Colours are those of Okabe and Ito, which people with any kind
-of colour vision tell apart.
+of colour vision tell apart; lines of one panel differ in their dashes, too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 ROWS_IN_ONE_PANEL = 5
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+LINES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (5, 1.5, 1.2, 1.5)), (0, (9, 2)), (0, (3, 3)))
+"""told apart in grey, too"""
 _GREY, _INK = "#BBBBBB", "#333333"
 _PANELS_IN_A_ROW = 4
 _LONG = 26  # letters of a name that has no room among the marks
@@ -47,7 +49,7 @@ def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
     if len(groups) <= ROWS_IN_ONE_PANEL:
         with drawn(path, groups, _seeds_note(groups)) as (_, axes):
             for place, (samples, values) in enumerate(curves):
-                _curve(axes, samples, values, COLOURS[place])
+                _curve(axes, samples, values, COLOURS[place], LINES[place])
             ends = [float(values.mean(0)[-1]) for _, values in curves]
             labels = [_named(group) for group in groups]
             label_ends(axes, ends, labels, 0.05 * max(label.count("\n") + 1 for label in labels), 8.5)
@@ -86,7 +88,7 @@ def draw_dots(groups: Sequence[Group], path: Path) -> None:
             axes.set_yticks(range(len(groups)), [wrapped(group.label, 34) for group in groups])
             axes.set_ylim(len(groups) - 0.5, -0.5)
             axes.set_xlabel(title)
-            _limit_to_means(axes, [100 * float(np.mean(group.values(key))) for group in groups])
+            _limit_to_seeds(axes, [100 * value for group in groups for value in group.values(key)])
         panels[1].tick_params(labelleft=False)
 
 
@@ -146,8 +148,8 @@ def values_over_stream(
     return common, np.array([[curve[samples] for samples in common] for curve in found])
 
 
-def _curve(axes: Axes, samples: list[int], values: NDArray[np.float64], colour: str) -> None:
-    axes.plot(samples, values.mean(0), color=colour, linewidth=1.6, zorder=3)
+def _curve(axes: Axes, samples: list[int], values: NDArray[np.float64], colour: str, line: Any = "-") -> None:
+    axes.plot(samples, values.mean(0), color=colour, linewidth=1.6, linestyle=line, zorder=3)
     if len(values) > 1:
         axes.fill_between(samples, values.min(0), values.max(0), color=colour, alpha=0.25, linewidth=0, zorder=2)
 
@@ -164,9 +166,14 @@ def label_ends(
     low, high = axes.get_ylim()
     known = {place: end for place, end in enumerate(ends) if end is not None}
     for place, at in zip(known, apart(list(known.values()), (high - low) * gap), strict=True):
+        colour = COLOURS[place % len(COLOURS)]
         axes.annotate(
-            labels[place], (1, at), xycoords=("axes fraction", "data"), xytext=(6, 0), textcoords="offset points",
-            va="center", fontsize=fontsize, color=COLOURS[place % len(COLOURS)], annotation_clip=False,
+            labels[place], (1, known[place]), xycoords=("axes fraction", "data"), xytext=(1.03, at),
+            textcoords=("axes fraction", "data"), va="center", fontsize=fontsize, color=dark(colour),
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "linewidth": 0.7, "relpos": (0, 0.5), "shrinkA": 2, "shrinkB": 0,
+            },
         )  # fmt: skip
 
 
@@ -179,7 +186,7 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
             axes.annotate(
                 textwrap.shorten(labels[place], 40, placeholder=" …"), places[place],
                 xytext=(1.03, at), textcoords=("axes fraction", "data"), va="center",
-                fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False,
+                fontsize=8, color=dark(COLOURS[place % len(COLOURS)]), annotation_clip=False,
                 arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.7, "shrinkA": 0},
             )  # fmt: skip
         return
@@ -190,7 +197,7 @@ def _label_places(axes: Axes, places: Sequence[tuple[float, float]], labels: Seq
         moved = abs(at - y) > tall / 3
         axes.annotate(
             wrapped(labels[place], 40), (x, y), xytext=(x + (right - left) * (0.05 if moved else 0.015), at),
-            va="center", fontsize=8, color=COLOURS[place % len(COLOURS)], annotation_clip=False, zorder=5,
+            va="center", fontsize=8, color=dark(COLOURS[place % len(COLOURS)]), annotation_clip=False, zorder=5,
             bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
             arrowprops={"arrowstyle": "-", "color": _GREY, "linewidth": 0.7, "shrinkA": 0} if moved else None,
         )  # fmt: skip
@@ -214,11 +221,24 @@ def apart(wanted: Sequence[float], least: float) -> list[float]:
     return [placed[place] for place in range(len(wanted))]
 
 
-def _limit_to_means(axes: Axes, means: Sequence[float]) -> None:
-    """An interval over two seeds may be wider than all that one wants to see: the axis follows the means."""
-    span = max(max(means) - min(means), 1.0)
+def dark(colour: str) -> str:
+    """As letters have it, at least 4.5 to 1 on white (WCAG AA): what does for a line may be too light to read."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    while 1.05 / (_luminance(parts) + 0.05) < 4.5:
+        parts = [0.95 * part for part in parts]
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts)
+
+
+def _luminance(parts: Sequence[float]) -> float:
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
+
+
+def _limit_to_seeds(axes: Axes, values: Sequence[float]) -> None:
+    """An interval over two seeds may be wider than all that one wants to see: the axis follows the seeds."""
+    span = max(max(values) - min(values), 1.0)
     low, high = axes.get_xlim()
-    axes.set_xlim(max(low, min(means) - 0.6 * span), min(high, max(means) + 0.6 * span))
+    axes.set_xlim(max(low, min(values) - 0.6 * span), min(high, max(values) + 0.6 * span))
 
 
 @contextmanager

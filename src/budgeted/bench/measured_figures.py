@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from budgeted.bench.drawing import pyplot
-from budgeted.bench.figures import COLOURS, label_ends, refuse_undrawable
+from budgeted.bench.figures import COLOURS, LINES, label_ends, refuse_undrawable
 
 Record = Mapping[str, Any]
 _RED = "#B22222"
@@ -70,7 +70,7 @@ def draw_criterion(record: Record, path: Path) -> None:
         settled = bfc[len(bfc) // 10 :]  # the averages begin at nothing, and what is divided by them is huge
         for place, block in enumerate(chosen):
             values = bfc[:, block] / max(np.abs(settled[:, block]).max(), 1e-300)
-            axes.plot(record["samples"], values, color=COLOURS[place], linewidth=1.5)
+            axes.plot(record["samples"], values, color=COLOURS[place], linestyle=LINES[place], linewidth=1.5)
             ends.append(float(values[-1]))
         _boundaries(axes, record)
         axes.axhline(0, color="#666666", linewidth=0.8)

@@ -87,5 +87,6 @@ def _bars(groups: Sequence[Group], path: Path, rows: Sequence[Mapping[str, float
             left += widths
         axes.set_yticks(range(len(groups)), [wrapped(group.label, _WIDE) for group in groups])
         axes.set_ylim(len(groups) - 0.5, -0.5)
+        axes.set_xlim(0, 105)
         axes.set_xlabel(title)
         axes.legend(fontsize=8, ncols=4, loc="lower left", bbox_to_anchor=(0, 1), frameon=False)

@@ -180,13 +180,13 @@
     draw("chart", { data: { values: points }, width: "container", height: 300, autosize: { type: "fit", contains: "padding" }, layer },
       view => view.addEventListener("click", (_, item) => { if (item && item.datum && item.datum.id !== undefined) open(item.datum.id); }));
   }
-  function apart(ends, heights) {  // how far names of curves are moved from their ends, in pixels: none covers another
+  function apart(ends, heights, behind) {  // how far names of curves are moved from their ends, in pixels: none covers another
     const least = Math.min(...heights), most = Math.max(...heights), moved = [];
     let above = -Infinity;
     for (const [place, end] of [...ends.entries()].sort((one, two) => two[1] - one[1])) {
       const at = 200 * (most - end) / (most - least || 1);
-      above = Math.max(at - 10, above + 15);
-      if (Math.abs(above - at) < 9) above = at + 12;  // not on the curve itself
+      above = Math.max(behind ? at : at - 10, above + 15);
+      if (!behind && Math.abs(above - at) < 9) above = at + 12;  // not on the curve itself
       moved[place] = above - at;
     }
     return moved;
@@ -204,12 +204,14 @@
     if (!points.length) return;
     const names = [...new Set(points.map(point => point.name))];
     const palette = [colour("--accent"), colour("--second"), "#009E73", "#CC79A7", "#8a6fd1", "#7a7a7a"];
-    const shared = { x: { field: "at", type: "quantitative", title: "samples of the stream" }, color: { field: "name", type: "nominal", scale: { domain: names, range: names.map((_, i) => palette[i % palette.length]) }, legend: null } };
-    const last = Object.fromEntries(points.map(point => [point.name, point])), moved = apart(names.map(name => last[name].accuracy), points.map(point => point.accuracy));
+    const shared = { x: { field: "at", type: "quantitative", title: "samples of the stream", axis: { tickCount: 8 } }, color: { field: "name", type: "nominal", scale: { domain: names, range: names.map((_, i) => palette[i % palette.length]) }, legend: null } };
+    const last = Object.fromEntries(points.map(point => [point.name, point])), moved = apart(names.map(name => last[name].accuracy), points.map(point => point.accuracy), bySeed);
+    const ats = points.map(point => point.at), end = Math.max(...ats);  // short names stand behind their curves, long ones above
+    if (bySeed) shared.x.scale = { nice: false, domain: [Math.min(...ats), end + .08 * (end - Math.min(...ats) || 1)] };
     const layer = [
       ...(bySeed ? [] : [{ mark: { type: "area", opacity: .2 }, encoding: { ...shared, y: { field: "low", type: "quantitative", title: "accuracy, %" }, y2: { field: "high" } } }]),
       { mark: { type: "line", strokeWidth: 2, point: { size: 14 } }, encoding: { ...shared, strokeDash: { field: "name", type: "nominal", sort: names, legend: null }, y: { field: "accuracy", type: "quantitative", title: "accuracy, %", scale: { zero: false } }, tooltip: [{ field: "name", title: "curve" }, { field: "at", title: "samples" }, { field: "accuracy", title: "accuracy, %", format: ".2f" }] } },
-      ...names.map((name, i) => ({ transform: [{ filter: { and: [{ field: "at", equal: last[name].at }, { field: "name", equal: name }] } }], mark: { type: "text", align: "right", dy: moved[i], dx: -2, limit: 320, fontWeight: 600 }, encoding: { ...shared, y: { field: "accuracy", type: "quantitative" }, text: { field: "name" } } })),
+      ...names.map((name, i) => ({ transform: [{ filter: { and: [{ field: "at", equal: last[name].at }, { field: "name", equal: name }] } }], mark: { type: "text", align: bySeed ? "left" : "right", dy: moved[i], dx: bySeed ? 6 : -2, limit: 320, fontWeight: 600 }, encoding: { ...shared, y: { field: "accuracy", type: "quantitative" }, text: { field: "name" } } })),
     ];
     draw(id, { data: { values: points }, width: "container", height: 260, autosize: { type: "fit", contains: "padding" }, layer });
   }

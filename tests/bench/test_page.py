@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from budgeted.bench.page_data import page_data
 from budgeted.bench.query import Found, look, sections
 from budgeted.bench.seed_tests import seed_tests
 from budgeted.bench.table import RunResult
+from budgeted.cli import main
 from tests.bench.browser import chromium, many, written
 from tests.command_line import Capture, refused, said
 from tests.markdown import ROOT
@@ -306,6 +308,11 @@ def test_the_page_is_written_by_the_command(tmp_path: Path, capsys: Capture) -> 
     assert "15 runs in" in said(["report", str(COMPONENTS), "--html", str(out)], capsys)
     assert sorted(tmp_path.iterdir()) == [out]
     assert "there is no folder" in refused(["report", str(COMPONENTS), "--html", str(tmp_path / "no" / "x")], capsys)
+    runs = tmp_path / "runs"
+    shutil.copytree(ROOT / "results" / "full-size", runs)
+    next(runs.glob("*/summary.json")).write_text("{")
+    assert main(["report", str(runs), "--html", str(out)]) == 0
+    assert "summary.json is damaged" in capsys.readouterr().err
 
 
 def test_a_run_whose_records_were_edited_has_no_curve() -> None:

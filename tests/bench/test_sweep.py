@@ -247,6 +247,8 @@ def test_a_recipe_of_ones_own_is_swept_and_seen_in_the_table(
     assert "| er |" in printed.out
     assert main(["sweep", f"{own}:number"]) == 2
     assert "is no recipe" in capsys.readouterr().err
+    with pytest.raises(BudgetedError, match=r"which recipe of .*\.py\? Give it as .*\.py:NAME"):
+        recipes.recipe(str(own))
     table = SweepTable(places([SMALL, replace(SMALL, seed=2)], out))
     seen = table.seen()
     assert [run.state for run in seen] == ["finished", "waiting"]

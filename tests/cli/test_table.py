@@ -102,6 +102,20 @@ def test_runs_from_before_a_habit_of_their_method_are_a_row_of_their_own(tmp_pat
     assert {group.label for group in group_runs([*new, plain])} == {"cram", "er"}
 
 
+def test_a_table_of_those_that_were_asked_for(runs: Path, capsys: Capture) -> None:
+    text = said(["table", str(runs), "--where", "method=er", "seed<=1"], capsys)
+    assert [*cells(text)][2:] == ["er"]
+    assert cells(text)["er"][0] == "1"
+    assert "no finished run for which" in refused(["table", str(runs), "--where", "seed>7"], capsys)
+    assert "unknown key" in refused(["table", str(runs), "--where", "sead=1"], capsys)
+
+
+def test_rows_of_different_tasks_are_said_not_to_compare(capsys: Capture) -> None:
+    folders = [str(ROOT / "results" / name) for name in ("components", "components-disjoint")]
+    assert "2 tasks (data sets, streams): rows of different ones do not compare" in said(["table", *folders], capsys)
+    assert "tasks" not in said(["table", folders[0]], capsys)
+
+
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Figures, as they are when they are written."""
     found: list[Figure] = []

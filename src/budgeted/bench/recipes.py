@@ -303,6 +303,8 @@ def recipe(name: str, out: Path | None = None) -> Recipe:
         if not isinstance(found, Recipe):
             raise BudgetedError(f"{name} is no recipe: give a Recipe of budgeted.bench.protocols, or what makes one")
         return found
+    if name.endswith(".py") and Path(name).is_file():
+        raise BudgetedError(f"which recipe of {name}? Give it as {name}:NAME, with the name of what makes it")
     name = key(name)
     if name not in RECIPES:
         raise UnknownName("recipe", name, RECIPES)

@@ -184,6 +184,12 @@ def legend(groups: Sequence[Group], ddof: int, against: str | None) -> list[str]
     lines = [f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)"]
     if any(run.machines > 1 for group in groups for run in group.runs):
         lines.append("†: went on on another machine, so its bits are not those of one arithmetic")
+    tasks = {(str(run.config["dataset"]), str(run.config["stream"])) for group in groups for run in group.runs}
+    if len(tasks) > 1:
+        lines.append(
+            f"warning: runs on {len(tasks)} tasks (data sets, streams): rows of different ones do not compare; "
+            "`budgeted report` has a table for each"
+        )
     if copies := sum(group.copies for group in groups):
         lines.append(f"copies of runs that are here already, left out: {copies}")
     for group in groups:

@@ -75,4 +75,6 @@ class Report:
             raise BudgetedError("there is no finished run to show: finish one, or ask for other conditions")
         text = page(page_data(found, runs, self.folders, board=board, command=command)).encode()
         replace_file(self.html, text)
+        for line in found.unreadable:
+            print(f"left out: {line}", file=Forgiving())
         print(f"{counted(len(runs), 'run')} in {self.html} ({len(text) / 1e6:.1f} MB): open it in a browser")

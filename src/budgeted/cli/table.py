@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from budgeted.bench.codec_figure import codec_table, draw_codecs
 from budgeted.bench.figures import draw_against_compute, draw_dots, draw_over_stream, refuse_undrawable
+from budgeted.bench.query import where
 from budgeted.bench.steps import markdown_steps
 from budgeted.bench.table import Group, as_csv, chosen, find_runs, group_runs, markdown
 from budgeted.bench.table_formats import latex, terminal
@@ -33,6 +34,8 @@ class Table:
     """Of the standard deviation: 1 for a sample (default), 0 as in the paper's tables."""
     against: str | None = None
     """Test every row against this one, such as vanilla; the best row against every other if not given."""
+    where: Annotated[tuple[str, ...], arg(metavar="KEY=VALUE [KEY=VALUE ...]")] = ()
+    """Only runs for which these hold, as in dataset=cifar10 'seed<=3' method!=er; all if not given."""
     rows: tuple[str, ...] = ()
     """Just these rows, by their names in the first column; all if not given."""
     steps: bool = False
@@ -66,7 +69,10 @@ class Table:
         for path, _ in figures:
             if path is not None:
                 refuse_undrawable(path)
-        groups = chosen(group_runs(find_runs(self.folders)), self.rows)
+        runs = where(find_runs(self.folders), self.where)
+        if not runs:
+            raise BudgetedError("there is no finished run for which these conditions hold: ask for others")
+        groups = chosen(group_runs(runs), self.rows)
         if self.steps and self.format in ("latex", "csv"):
             raise BudgetedError(f"--steps is printed in a terminal and as Markdown: leave --format {self.format} out")
         self._print(groups)

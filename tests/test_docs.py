@@ -183,7 +183,9 @@ def test_the_commands_of_the_page_on_runs_work_in_small(
     assert "| al-sar" in shown
     assert "with one seed a difference cannot be told from chance" in shown
     assert Path("runs.png").stat().st_size > 1000
-    assert len(Path("runs.csv").read_text().splitlines()) == 1 + len(list(Path("runs").iterdir()))
+    weights = [json.loads(path.read_text())["weights_sha256"] for path in Path("runs").glob("*/summary.json")]
+    assert len(weights) == len(list(Path("runs").iterdir())) > len(set(weights))  # two commands make the same run
+    assert len(Path("runs.csv").read_text().splitlines()) == 1 + len(set(weights))
 
     written = {path.name for path in Path("runs/first").iterdir()}
     assert {name.rstrip("/") for row in table_rows(RUN, "The run folder") for name in quoted(row[0])} == written

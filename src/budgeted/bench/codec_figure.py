@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from budgeted.bench.drawing import pyplot
+from budgeted.bench.drawing import pyplot, write_figure
 from budgeted.bench.figures import COLOURS, refuse_undrawable
 from budgeted.bench.table import Group, RunResult
 from budgeted.budget import parse_bytes
@@ -70,7 +70,7 @@ def draw_codecs(groups: Sequence[Group], path: Path) -> None:
         panels[0][-1].legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
         figure.suptitle("Codecs of the memory: lines are means over seeds, dashes single seeds paired with raw's",
                         fontsize=9, x=0.01, ha="left")  # fmt: skip
-        figure.savefig(path, dpi=140)
+        write_figure(figure, path, dpi=140)
     finally:
         plt.close(figure)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from budgeted.errors import BudgetedError
@@ -23,3 +24,12 @@ def pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
+
+
+def write_figure(figure: Any, path: Path, dpi: int) -> None:
+    """Into the file: the same picture gives the same bytes, whenever it is drawn."""
+    import matplotlib
+
+    date = {".svg": "Date", ".pdf": "CreationDate"}.get(path.suffix)
+    with matplotlib.rc_context({"svg.hashsalt": "budgeted"}):
+        figure.savefig(path, dpi=dpi, metadata={date: None} if date else None)

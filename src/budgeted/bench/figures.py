@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from budgeted.bench.drawing import pyplot, refuse_without_matplotlib
+from budgeted.bench.drawing import pyplot, refuse_without_matplotlib, write_figure
 from budgeted.bench.table import Group
 from budgeted.bench.table_formats import caption
 from budgeted.errors import BudgetedError
@@ -268,7 +268,7 @@ def drawn(
         foot = 0.24 / size[1]
         figure.get_layout_engine().set(rect=(0, foot, 1, 1 - foot))
         figure.text(0.01, foot / 2, note, fontsize=7.5, color=_INK, ha="left", va="center")
-        figure.savefig(path, dpi=140)
+        write_figure(figure, path, dpi=140)
     finally:
         plt.close(figure)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from budgeted import models, streams
 from budgeted.audit import ExecutedOps
-from budgeted.bench.drawing import pyplot
+from budgeted.bench.drawing import pyplot, write_figure
 from budgeted.budget import Ledger, total
 from budgeted.freezing import (
     AdaptivePrefix,
@@ -189,5 +189,5 @@ def _draw(runs: list[PolicyRun], path: Path) -> None:
     right.legend(loc="upper center", ncols=5, frameon=False, columnspacing=1, handlelength=1.2)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=130)
+    write_figure(figure, path, dpi=130)
     plt.close(figure)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from budgeted.bench.drawing import pyplot
+from budgeted.bench.drawing import pyplot, write_figure
 from budgeted.bench.figures import COLOURS, LINES, label_ends, refuse_undrawable
 
 Record = Mapping[str, Any]
@@ -41,7 +41,7 @@ def _figure(
             each.tick_params(labelsize=8)
         figure.suptitle(title, fontsize=10, x=0.01, ha="left")
         figure.supxlabel(note, fontsize=7.5, x=0.01, ha="left", color="#333333")
-        figure.savefig(path, dpi=140)
+        write_figure(figure, path, dpi=140)
     finally:
         plt.close(figure)
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from budgeted.audit import ExecutedOnData
-from budgeted.bench.drawing import pyplot
+from budgeted.bench.drawing import pyplot, write_figure
 from budgeted.bench.figures import COLOURS
 from budgeted.bench.table import Group, RunResult
 from budgeted.bench.table_formats import caption
@@ -228,7 +228,7 @@ def draw(groups: Sequence[Group], path: Path) -> None:
         axes.grid(alpha=0.25)
         axes.set_xlim(0, samples[-1])
     figure.suptitle(f"One budget, {len(groups)} learners · {caption(groups)}", x=0.01, ha="left", fontsize=11)
-    figure.savefig(path, dpi=130)
+    write_figure(figure, path, dpi=130)
     plt.close(figure)
 
 

@@ -45,6 +45,8 @@ def test_conditions_are_those_of_a_plain_loop() -> None:
     plain = where(runs, ["retrieval=none", "a_auc>0.5"])
     assert plain
     assert all(run.config.get("retrieval") is None and run.summary["a_auc"] > 0.5 for run in plain)
+    short = where(runs, ["limit<=10000"])
+    assert short == [run for run in runs if run.config["limit"] is not None and run.config["limit"] <= 10_000]
     with pytest.raises(UnknownName, match="methd"):
         where(runs, ["methd=er"])
     with pytest.raises(BudgetedError, match="no condition"):

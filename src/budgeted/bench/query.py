@@ -96,7 +96,10 @@ def where(runs: Sequence[RunResult], conditions: Sequence[str]) -> list[RunResul
 
 
 def _holds(found: Any, sign: str, wanted: str) -> bool:
-    """By number where both are numbers, else as text; what is not there is the empty text, or `none`."""
+    """By number where both are numbers, else as text; what is not there is the empty text, or `none`, and neither more
+    nor less than anything."""
+    if found is None and sign not in ("=", "!="):
+        return False
     try:
         return _HOLDS[sign](float(found), float(wanted))
     except (TypeError, ValueError):

@@ -32,6 +32,22 @@ def row_labels(given: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
+def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What two configurations do not have in common, their methods' habits included; None is what was not given."""
+    first, second = (
+        {**{f"set {key}": value for key, value in (config.get("usual") or {}).items()}, **_as_meant(config),
+         "own files": _version(config) or None}
+        for config in (one, other)
+    )  # fmt: skip
+    keys = [key for key in {**first, **second} if key not in _NOT_A_DIFFERENCE | {"settings"}]
+    pairs = {key.removeprefix("set "): (first.get(key), second.get(key)) for key in keys}
+    return {key: pairs[key] for key in sorted(pairs, key=lambda key: (key != "method", key)) if _differ(*pairs[key])}
+
+
+def _differ(one: Any, other: Any) -> bool:
+    return json.dumps(one) != json.dumps(other)
+
+
 def _as_meant(config: Mapping[str, Any]) -> dict[str, Any]:
     """Defaults written out: a value that was typed and the same one left unsaid are one configuration, and so is one
     from before there was such a thing to say. A user's file goes by its name, wherever it lies."""

@@ -52,7 +52,7 @@ def seed_tests(groups: Sequence[Group], against: str | None = None) -> list[Seed
     for metric in METRICS:
         best = max(groups, key=lambda group: float(np.mean(group.values(metric))))
         fixed = next((group for group in groups if group.label == against), best)
-        tests = [(group, test) for group in groups if group is not fixed and (test := _compared(group, fixed, metric))]
+        tests = [(group, test) for group in groups if group is not fixed and (test := compared(group, fixed, metric))]
         corrected = holm([test.p_value for _, test in tests])
         found += [
             SeedTest(metric, group.label, fixed.label, test, effect(test), p)
@@ -61,7 +61,7 @@ def seed_tests(groups: Sequence[Group], against: str | None = None) -> list[Seed
     return found
 
 
-def _compared(one: Group, other: Group, metric: str) -> Comparison | None:
+def compared(one: Group, other: Group, metric: str) -> Comparison | None:
     """By the seeds that both have where there are two, else Welch's test."""
     first, second = one.by_seed(metric), other.by_seed(metric)
     test = by_common_seeds(first, second)

@@ -86,8 +86,9 @@ class Group:
         return [float(run.summary[key]) for run in self.runs if run.summary[key] is not None]
 
     def by_seed(self, key: str) -> dict[int, float]:
-        """In percent."""
-        return {int(run.config["seed"]): 100 * float(run.summary[key]) for run in self.runs}
+        """In percent; without seeds that have none."""
+        known = [run for run in self.runs if run.summary[key] is not None]
+        return {int(run.config["seed"]): 100 * float(run.summary[key]) for run in known}
 
     def spent(self, rule: str) -> list[float]:
         return [float(run.summary["spent"][rule]) for run in self.runs]
@@ -181,7 +182,13 @@ def legend(groups: Sequence[Group], ddof: int, against: str | None) -> list[str]
     """What the marks of a table mean."""
     if against is not None and against not in (labels := [group.label for group in groups]):
         raise UnknownName("row", against, labels)
-    lines = [f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)"]
+    head = f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)"
+    return [head, *cautions(groups)]
+
+
+def cautions(groups: Sequence[Group]) -> list[str]:
+    """What to mind of these rows before they are compared."""
+    lines = []
     if any(run.machines > 1 for group in groups for run in group.runs):
         lines.append("†: went on on another machine, so its bits are not those of one arithmetic")
     tasks = {(str(run.config["dataset"]), str(run.config["stream"])) for group in groups for run in group.runs}

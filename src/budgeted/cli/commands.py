@@ -19,6 +19,7 @@ COMMANDS = {
     "costs": "costs:CostsCommand",
     "sweep": "sweep:Sweep",
     "table": "table:Table",
+    "compare": "compare:Compare",
     "report": "report:Report",
     "watch": "watch:Watch",
     "verify": "verify:Verify",

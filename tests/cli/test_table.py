@@ -20,6 +20,7 @@ from scipy import stats
 
 from budgeted.bench.figures import COLOURS, dark, draw_dots, draw_over_stream
 from budgeted.bench.table import RunResult, find_runs, group_runs, legend
+from budgeted.cli import main
 from budgeted.runs.config import RunConfig
 from tests.cli.small import MEMORY, QUICK, summaries
 from tests.command_line import Capture, refused, said
@@ -251,7 +252,7 @@ def test_a_run_named_twice_counts_once(runs: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "nowhere is not there"),
+        (["nowhere"], "nowhere is no folder"),
         (["empty"], "holds no run"),
         ([], "run"),
         (["RUNS", "--ddof", "2"], "ddof 2"),
@@ -277,6 +278,22 @@ def test_an_unfinished_run_is_said(runs: Path, tmp_path: Path, capsys: Capture) 
     unfinished.mkdir()
     (unfinished / "config.json").write_text((runs / "er-1" / "config.json").read_text())
     assert "holds no finished run" in refused(["table", str(unfinished)], capsys)
+
+
+def test_a_damaged_run_is_left_out_by_name_and_hides_no_other(runs: Path, tmp_path: Path, capsys: Capture) -> None:
+    copied = tmp_path / "runs"
+    shutil.copytree(runs, copied)
+    (copied / "er-2" / "summary.json").write_text("{")
+    capsys.readouterr()
+    assert main(["table", str(copied)]) == 0
+    shown = capsys.readouterr()
+    assert cells(shown.out)["er"][0] == "1"
+    assert cells(shown.out)["vanilla"][0] == "1, 2"
+    assert shown.err.startswith(f"left out: {copied / 'er-2' / 'summary.json'} ")
+    for path in copied.glob("*/summary.json"):
+        path.write_text("{")
+    assert main(["table", str(copied)]) == 2
+    assert "no run here can be read" in capsys.readouterr().err
 
 
 def test_differences_are_paired_by_seed_beside_welchs(runs: Path, capsys: Capture) -> None:

@@ -11,12 +11,12 @@ from tyro.conf import Positional, arg
 
 from budgeted.bench.codec_figure import codec_table, draw_codecs
 from budgeted.bench.figures import draw_against_compute, draw_dots, draw_over_stream, refuse_undrawable
-from budgeted.bench.query import where
 from budgeted.bench.steps import markdown_steps
-from budgeted.bench.table import Group, as_csv, chosen, find_runs, group_runs, markdown
+from budgeted.bench.table import Group, as_csv, chosen, group_runs, markdown
 from budgeted.bench.table_formats import latex, terminal
 from budgeted.cli.console import wide_console
 from budgeted.cli.output import refuse_without_folder
+from budgeted.cli.runs_asked import asked
 from budgeted.errors import BudgetedError
 
 
@@ -69,10 +69,7 @@ class Table:
         for path, _ in figures:
             if path is not None:
                 refuse_undrawable(path)
-        runs = where(find_runs(self.folders), self.where)
-        if not runs:
-            raise BudgetedError("there is no finished run for which these conditions hold: ask for others")
-        groups = chosen(group_runs(runs), self.rows)
+        groups = chosen(group_runs(asked(self.folders, self.where)), self.rows)
         if self.steps and self.format in ("latex", "csv"):
             raise BudgetedError(f"--steps is printed in a terminal and as Markdown: leave --format {self.format} out")
         self._print(groups)

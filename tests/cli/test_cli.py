@@ -308,6 +308,7 @@ HELP = {
     "run": ["--method", "--memory", "--compute", "--spend-savings", "--resume", "--config", "--set", "--threads"],
     "plan": ["--rule", "--memory", "--json"],
     "table": ["--ddof", "--csv", "--figure"],
+    "compare": ["--rows", "--where", "--json"],
     "list": ["methods", "--json"],
     "blocks": ["--input", "--frozen"],
     "demo": ["--out"],

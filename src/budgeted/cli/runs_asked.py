@@ -18,10 +18,11 @@ def asked(folders: Sequence[Path], conditions: Sequence[str]) -> list[RunResult]
     found = look(folders)
     for folder in folders:
         _refuse_without_finished(folder, found)
+    if not found.runs:
+        more = f" (and {len(found.unreadable) - 1} more that cannot be read)" if len(found.unreadable) > 1 else ""
+        raise BudgetedError(found.unreadable[0] + more)
     for line in found.unreadable:
         print(f"left out: {line}", file=Forgiving())
-    if not found.runs:
-        raise BudgetedError("no run here can be read: restore what was left out, or give other folders")
     runs = where(found.runs, conditions)
     if not runs:
         raise BudgetedError("there is no finished run for which these conditions hold: ask for others")

@@ -35,6 +35,21 @@ def test_every_folder_of_results_that_was_ever_committed_is_read() -> None:
     assert all(any(name.startswith(folder) for folder in folders) for name in named)
 
 
+def test_several_folders_are_experiments_as_when_their_parent_is_given(tmp_path: Path) -> None:
+    def titled(*folders: Path) -> set[tuple[str, ...]]:
+        parts = sections(look(folders).runs, folders)
+        return {(part.title, *(group.label for group in part.groups)) for part in parts}
+
+    of_parent = {part for part in titled(RESULTS) if part[0].startswith(("components:", "table-2:"))}
+    assert titled(RESULTS / "components", RESULTS / "table-2") == of_parent
+    same = tmp_path / "one" / "same", tmp_path / "two" / "same"
+    for place in same:
+        shutil.copytree(RESULTS / "full-size", place)
+    assert {part[0].partition(":")[0] for part in titled(*same)} == {"one/same", "two/same"}
+    single = sorted(path.parent for path in same[0].glob("*/summary.json"))
+    assert titled(*single) == titled(same[0]) == titled(same[0], same[0])  # a run by its own folder is no experiment
+
+
 def test_conditions_are_those_of_a_plain_loop() -> None:
     runs = look([RESULTS]).runs
     by_hand = [run for run in runs if run.config["method"] == "sar" and run.config["seed"] <= 2]

@@ -142,14 +142,23 @@ def sections(runs: Sequence[RunResult], folders: Sequence[Path]) -> list[Section
 
 
 def experiment_of(path: Path, folders: Sequence[Path]) -> str:
-    """The folder around the run, as seen from the folder that was asked for."""
-    for folder in folders:
+    """The folder around the run, as seen from the folder that was asked for; of several, as seen from around them."""
+    roots = list(dict.fromkeys(folder.resolve() for folder in folders))
+    for root in roots:
         try:
-            inside = path.resolve().parent.relative_to(folder.resolve())
+            inside = path.resolve().parent.relative_to(root)
         except ValueError:
             continue
-        return "" if str(inside) == "." else inside.as_posix()
+        parts = (*(_apart(root, roots) if len(roots) > 1 else ()), *inside.parts)
+        return "/".join(parts)
     return ""
+
+
+def _apart(root: Path, roots: Sequence[Path]) -> tuple[str, ...]:
+    """The folder's name, with as many of those around it as tell it from others of the same name."""
+    alike = [other.parts for other in roots if other.name == root.name and other != root]
+    length = next(n for n in range(1, len(root.parts) + 1) if all(other[-n:] != root.parts[-n:] for other in alike))
+    return root.parts[-length:]
 
 
 def _plain(name: str) -> str:

@@ -144,6 +144,17 @@ def test_figures_are_drawn_and_named_by_what_they_show(tmp_path: Path) -> None:
     assert "![Which blocks rested when: cifar10, gaussian stream](cifar10-gaussian/frozen.png)" in page
 
 
+def test_accuracy_against_compute_is_not_drawn_where_all_rows_executed_the_same(tmp_path: Path) -> None:
+    found = look([COMPONENTS])
+    runs = where(found.runs, ["seed<=2", "retrieval=none", "method!=al", "method!=al-sar"])  # vanilla and sar
+    spent = {run.config["method"]: run.summary["spent"]["real"] for run in runs}
+    assert 1 < spent["sar"] / spent["vanilla"] < 1.01
+    written = write_report(found, runs, [COMPONENTS], tmp_path, figures="png")
+    assert "dots" in {path.stem for path in written.files}
+    assert "compute" not in {path.stem for path in written.files}
+    assert "compute.png" not in (tmp_path / "report.md").read_text()
+
+
 def test_what_is_damaged_or_not_finished_is_named_and_hides_nothing(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(RESULTS / "full-size", runs)

@@ -97,6 +97,15 @@ def draw_against_compute(groups: Sequence[Group], path: Path) -> None:
     _draw_against(groups, path, [group.spent("real") for group in groups], "compute executed, {}FLOP (rule real)")
 
 
+def draw_where_compute_differs(groups: Sequence[Group], path: Path) -> bool:
+    """The same; False, and nothing drawn, where all rows executed as good as the same: one column of marks."""
+    spent = [float(np.mean(group.spent("real"))) for group in groups]
+    if max(spent) <= 1.01 * min(spent):
+        return False
+    draw_against_compute(groups, path)
+    return True
+
+
 def draw_against_bytes(groups: Sequence[Group], path: Path) -> bool:
     """A_AUC against the bytes that persist between samples; False, and nothing drawn, where all rows keep the same."""
     kept = [amount for group in groups for amount in group.values("bytes")]

@@ -14,7 +14,7 @@ from typing import Any
 
 from budgeted.bench import seed_tests
 from budgeted.bench.budget_curves import draw_bytes_curves, draw_compute_curves, draw_forgetting_curves, draw_spent
-from budgeted.bench.figures import draw_against_bytes, draw_against_compute, draw_dots, draw_over_stream
+from budgeted.bench.figures import draw_against_bytes, draw_dots, draw_over_stream, draw_where_compute_differs
 from budgeted.bench.measured import RECORD, findings
 from budgeted.bench.measured_figures import draw_measured
 from budgeted.bench.published_accuracy import printed_for, printed_row
@@ -31,7 +31,7 @@ from budgeted.runs.statistics import format_mean_sd, summarise
 FIGURES: dict[str, tuple[str, Callable[[Sequence[Group], Path], bool | None]]] = {
     "accuracy": ("Accuracy over the stream", draw_over_stream),
     "dots": ("A_AUC and A_last with their intervals", draw_dots),
-    "compute": ("A_AUC against compute", draw_against_compute),
+    "compute": ("A_AUC against compute", draw_where_compute_differs),
     "bytes": ("A_AUC against bytes", draw_against_bytes),
     "compute-curves": ("A_AUC and A_last over compute, executed and allowed", draw_compute_curves),
     "bytes-curves": ("A_AUC and A_last over bytes, kept and allowed", draw_bytes_curves),

@@ -103,6 +103,35 @@ def test_filters_sorting_and_search_over_a_thousand_runs(browser: Any, addresses
                 assert values == sorted(values)
 
 
+def test_what_all_rows_have_in_common_is_said_once(browser: Any, tmp_path: Path) -> None:
+    results = ROOT / "results"
+    found = look([results / name for name in ("bongard-drawn", "components", "components-disjoint", "figure-3")])
+    with Opened(browser, written(tmp_path, page(page_data(found, found.runs, [results])))) as opened:
+        heads = opened.locator("#rows thead th:visible")
+        assert "Frozen %" in heads.all_inner_texts()
+        assert opened.is_visible("#wider")  # at 1280 pixels
+        budget = opened.locator("#rows td[title='1 it/sample, 5000000B']").first
+        assert budget.inner_text().split() == ["1", "it/sample,", "5", "MB"]
+        lines = [box.bounding_box()["height"] for box in opened.locator("#rows td .line").all()]
+        assert max(lines) < 1.5 * min(lines)  # no part of a budget is broken
+        opened.select_option("#f-experiment", "components")
+        assert not {"Experiment", "Data set", "Stream", "Budget"} & set(heads.all_inner_texts())
+        assert "Frozen %" in heads.all_inner_texts()
+        opened.wait_for_selector("#wider", state="hidden")
+        assert "Data set cifar10; Stream gaussian; Budget 1 it/sample, 5 MB" in opened.inner_text("#same")
+        opened.click("#clear")
+        assert "Experiment" in heads.all_inner_texts()
+
+
+def test_nothing_stands_between_a_chart_and_what_follows(browser: Any, addresses: dict[str, str]) -> None:
+    with Opened(browser, addresses["components"]) as page:
+        page.wait_for_selector("#c-chart svg")
+        page.wait_for_selector("#chart svg")
+        for chart in ("#chart", "#c-chart"):
+            height = page.locator(f"{chart} svg").bounding_box()["height"]
+            assert page.locator(chart).bounding_box()["height"] == pytest.approx(height, abs=1)
+
+
 def test_a_view_is_a_link(browser: Any, addresses: dict[str, str]) -> None:
     with Opened(browser, addresses["many"]) as page:
         page.select_option("#f-method", "aser")
@@ -164,6 +193,35 @@ def test_two_rows_are_compared_by_seed_in_a_plain_sentence(browser: Any, address
             assert float(re.findall(r"p ([\d.]+)\)", told)[0]) == pytest.approx(test.test.p_value, rel=0.06)
             assert ("cannot be told from" in told) == (test.test.p_value >= 0.05)
         assert "12 % less compute" in page.inner_text("#sentence")
+
+
+def test_the_rows_to_compare_are_those_that_are_shown(browser: Any, addresses: dict[str, str]) -> None:
+    def offered(page: Any) -> list[list[str]]:
+        return [page.locator(f"#{box} option").all_inner_texts() for box in ("c-one", "c-other")]
+
+    def chosen(page: Any) -> list[str]:
+        return [page.locator(f"#{box} option:checked").inner_text() for box in ("c-one", "c-other")]
+
+    with Opened(browser, addresses["many"]) as page:
+        assert [len(each) for each in offered(page)] == [250, 250]
+        page.select_option("#f-method", "mir")
+        page.select_option("#f-dataset", "cifar100")
+        rows = len(shown(page, "Row"))
+        for box in offered(page):
+            assert len(box) == rows
+            assert all(text.startswith("mir") and "(cifar100," in text for text in box)
+        one, other = chosen(page)
+        assert one != other
+        assert page.inner_text("#sentence").startswith(one.partition(" (")[0])
+        page.select_option("#c-other", index=3)
+        kept = chosen(page)
+        page.click("#clear")
+        assert chosen(page) == kept  # still there
+        page.fill("#f-text", "no such words")
+        assert offered(page) == [[], []]
+        assert "No row is shown" in page.inner_text("#sentence")
+        page.fill("#f-text", "mir")
+        assert len(set(chosen(page))) == 2
 
 
 def test_students_t_of_the_page_is_that_of_scipy(browser: Any, addresses: dict[str, str]) -> None:

@@ -26,6 +26,7 @@
       if (value >= size) return `${(value / size).toPrecision(4)} ${prefix}${unit}`;
     return `${value} ${unit}`;
   }
+  const allowed = row => row.budget.replace(/\d{4,}(?=B$)/, digits => { const [number, unit] = amount(Number(digits), "").split(" "); return `${Number(number)} ${unit}`; });
   const chance = p => p < 0.0001 ? "below 0.0001" : p.toPrecision(2);
   const runsOf = row => row.runs.map(place => data.runs[place]);
   const values = (row, key) => runsOf(row).map(run => run[key]).filter(value => value !== null && value !== undefined);
@@ -40,33 +41,36 @@
 
   // -- columns
   const COLUMNS = [
-    { key: "experiment", name: "Experiment", text: true, value: row => row.experiment || "–" },
+    { key: "experiment", name: "Experiment", text: true, goes: true, value: row => row.experiment || "–" },
     { key: "label", name: "Row", text: true, value: row => row.label, extra: "label" },
-    { key: "dataset", name: "Data set", text: true, value: row => row.dataset },
-    { key: "stream", name: "Stream", text: true, value: row => row.stream },
-    { key: "budget", name: "Budget", text: true, value: row => row.budget },
-    { key: "seeds", name: "Seeds", value: row => row.runs.length, show: row => runsOf(row).map(run => run.seed + (run.machines > 1 ? "†" : "")).join(", ") },
+    { key: "dataset", name: "Data set", text: true, goes: true, value: row => row.dataset },
+    { key: "stream", name: "Stream", text: true, goes: true, value: row => row.stream },
+    { key: "budget", name: "Budget", text: true, goes: true, value: row => row.budget, show: allowed, whole: row => row.budget, extra: "lines" },
+    { key: "seeds", name: "Seeds", goes: true, value: row => row.runs.length, show: row => runsOf(row).map(run => run.seed + (run.machines > 1 ? "†" : "")).join(", ") },
     { key: "a_auc", name: "A_AUC %", value: row => average(row, "a_auc"), show: row => spread(row, "a_auc"), opens: true },
     { key: "a_last", name: "A_last %", value: row => average(row, "a_last"), show: row => spread(row, "a_last"), opens: true },
     { key: "f_last", name: "F_last %", value: row => average(row, "f_last"), show: row => spread(row, "f_last") },
     { key: "real", name: "Compute", value: row => average(row, "real"), show: row => amount(average(row, "real"), "FLOP") },
     { key: "bytes", name: "Bytes", value: row => average(row, "bytes"), show: row => amount(average(row, "bytes"), "B") },
-    { key: "frozen", name: "Frozen %", value: row => average(row, "frozen"), show: row => (100 * average(row, "frozen")).toFixed(1) },
-    { key: "printed", name: "Paper A_AUC %", value: row => row.printed ? row.printed.a_auc : null, show: row => row.printed ? asPrinted(row.printed.a_auc, row.printed.a_auc_sd) : "–" },
+    { key: "frozen", name: "Frozen %", goes: true, value: row => average(row, "frozen"), show: row => (100 * average(row, "frozen")).toFixed(1) },
+    { key: "printed", name: "Paper A_AUC %", goes: true, value: row => row.printed ? row.printed.a_auc : null, show: row => row.printed ? asPrinted(row.printed.a_auc, row.printed.a_auc_sd) : "–" },
   ];
   const column = key => COLUMNS.find(each => each.key === key);
-  let columns = COLUMNS;  // without those that say the same of every row
-  const telling = each => !each.text || each.key === "label" || new Set(data.rows.map(each.value)).size > 1;
+  const told = (row, each) => each.show ? each.show(row) : String(each.value(row));
 
   // -- filters
   const FILTERS = { experiment: "f-experiment", dataset: "f-dataset", stream: "f-stream", method: "f-method", budget: "f-budget" };
   function fillFilters() {
     for (const [key, id] of Object.entries(FILTERS)) {
       const select = $(id), chosen = select.value, found = [...new Set(data.rows.map(row => row[key]))].sort();
-      select.replaceChildren(element("option", { value: "" }, "all"), ...found.map(each => element("option", { value: each }, each || "(none)")));
+      select.replaceChildren(element("option", { value: "" }, "all"), ...found.map(each => element("option", { value: each, title: each }, key === "budget" ? shortest(each, found) : each || "(none)")));
       select.value = found.includes(chosen) ? chosen : "";
       select.parentElement.hidden = found.length < 2;
     }
+  }
+  function shortest(budget, budgets) {  // unless two would read the same
+    const short = allowed({ budget });
+    return budgets.filter(each => allowed({ budget: each }) === short).length > 1 ? budget : short;
   }
   function chosenRows() {
     const wanted = Object.entries(FILTERS).map(([key, id]) => [key, $(id).value]).filter(([, value]) => value);
@@ -84,34 +88,45 @@
 
   // -- the table
   function drawHead() {
-    $("rows").tHead.replaceChildren(element("tr", {}, ...columns.map(each => element("th",
-      { scope: "col", class: each.text ? "text" : "", "aria-sort": sort.key === each.key ? (sort.down ? "descending" : "ascending") : "none" },
+    $("rows").tHead.replaceChildren(element("tr", {}, ...COLUMNS.map(each => element("th",
+      { scope: "col", "data-key": each.key, class: each.text ? "text" : "", "aria-sort": sort.key === each.key ? (sort.down ? "descending" : "ascending") : "none" },
       element("button", { type: "button", onclick: () => { sort = { key: each.key, down: sort.key === each.key ? !sort.down : !each.text }; show(); } }, each.name)))));
   }
   function cell(row, each) {
-    const shown = each.show ? each.show(row) : String(each.value(row));
+    const shown = told(row, each);
     const classes = [each.text ? "text" : "", each.extra || "", shown === "–" ? "empty" : ""].join(" ").trim();
     const made = document.createElement("td");
-    made.className = classes; made.dataset.label = each.name;
+    made.className = classes; made.dataset.label = each.name; made.dataset.key = each.key;
+    if (each.whole) made.title = each.whole(row);
     if (each.opens) {
       const button = document.createElement("button");
       button.type = "button"; button.className = row.marks[each.key] || ""; button.textContent = shown; button.dataset.row = row.id;
       button.setAttribute("aria-label", `${each.name} of ${row.label}: ${shown}; show its runs`);
       made.append(button);
+    } else if (each.extra === "lines") {
+      made.append(element("span", {}, ...shown.split(/(?<=,) /).flatMap(part => [element("span", { class: "line" }, part), " "])));
     } else {
       made.textContent = shown;
       if (each.key === "label" && row.running) made.append(element("span", { class: "running" }, ` running, ${row.running}`));
     }
     return made;
   }
+  function dropColumns(rows) {  // what is the same in all rows is said once
+    const alike = rows.length < 2 ? [] : COLUMNS.filter(each => each.goes && rows.every(row => told(row, each) === told(rows[0], each)));
+    $("rows").className = alike.map(each => `no-${each.key}`).join(" ");
+    const said = alike.filter(each => told(rows[0], each) !== "–").map(each => `${each.name.replace(" %", "")} ${told(rows[0], each)}${each.name.endsWith("%") ? " %" : ""}`);
+    $("same").textContent = said.length ? `In all of these rows: ${said.join("; ")}.` : "";
+    $("same").hidden = !said.length;
+  }
   function drawRows(rows) {
     const drawn = all ? rows : rows.slice(0, SHOWN);
     drawHead();
+    dropColumns(rows);
     const body = document.createDocumentFragment();
     for (const row of drawn) {
       if (!row.line) {  // made once, and put where it belongs from then on
         row.line = document.createElement("tr");
-        for (const each of columns) row.line.append(cell(row, each));
+        for (const each of COLUMNS) row.line.append(cell(row, each));
       }
       body.append(row.line);
     }
@@ -120,12 +135,13 @@
     $("more").textContent = `Show all ${rows.length} rows`;
   }
   function show() {
-    const rows = sorted(chosenRows());
+    const found = chosenRows(), rows = sorted(found);
     drawRows(rows);
     const runs = rows.reduce((sum, row) => sum + row.runs.length, 0);
     $("count").textContent = `${rows.length} of ${data.rows.length} rows, ${runs} of ${data.runs.length} runs`;
     remember();
     drawChart(rows);
+    if (fillCompare(found)) compare();
   }
 
   // -- charts: by Vega-Lite, which is evaluated after the table is there
@@ -161,7 +177,7 @@
     const x = $("x-axis").value, y = $("y-axis").value;
     const points = rows.map(row => {
       const found = values(row, y).map(value => 100 * value), middle = found.length ? Statistics.mean(found) : null, sd = Statistics.deviation(found) || 0;
-      return { id: row.id, name: row.label, x: average(row, x), y: middle, low: middle - sd, high: middle + sd, seeds: row.runs.length, experiment: row.experiment, where: `${row.dataset}, ${row.stream}`, budget: row.budget };
+      return { id: row.id, name: row.label, x: average(row, x), y: middle, low: middle - sd, high: middle + sd, seeds: row.runs.length, experiment: row.experiment, where: `${row.dataset}, ${row.stream}`, budget: allowed(row) };
     }).filter(point => point.x !== null && point.y !== null);
     const best = points.reduce((one, two) => !one || two.y > one.y ? two : one, null);
     $("chart").setAttribute("aria-label", best ? `${TITLES[y]} against ${TITLES[x]} of ${points.length} rows; the highest is ${best.name} with ${best.y.toFixed(2)} %. The table below has the same numbers.` : "No row to draw.");
@@ -252,18 +268,25 @@
   }
 
   // -- two rows
-  function fillCompare() {
+  let offered = [];
+  function fillCompare(rows) {  // from the rows that are shown; is another pair chosen than before?
     const named = row => `${row.experiment ? row.experiment + ": " : ""}${row.label} (${row.dataset}, ${row.stream})`;
-    for (const [id, fallback] of [["c-one", 0], ["c-other", 1]]) {
-      const chosen = $(id).value;
-      $(id).replaceChildren(...data.rows.map(row => element("option", { value: row.id }, named(row))));
-      $(id).value = data.rows.some(row => String(row.id) === chosen) ? chosen : String((data.rows[fallback] || data.rows[0] || { id: "" }).id);
-    }
+    const before = ["c-one", "c-other"].map(id => $(id).value), ids = rows.map(row => String(row.id));
+    const [one, other] = before.map(id => ids.includes(id) ? id : null);
+    const first = one ?? ids.find(id => id !== other) ?? ids[0] ?? "", second = other ?? ids.find(id => id !== first) ?? first;
+    if (rows.length !== offered.length || rows.some((row, i) => row !== offered[i]))
+      for (const [place, id] of ["c-one", "c-other"].entries()) {
+        for (const row of rows) row.options ||= [0, 1].map(() => element("option", { value: row.id }, named(row)));  // made once
+        $(id).replaceChildren(...rows.map(row => row.options[place]));
+      }
+    offered = rows;
+    [$("c-one").value, $("c-other").value] = [first, second];
+    return first !== before[0] || second !== before[1] || rows.length < 2;
   }
   function sentence(one, other, metric) {
     const seeds = row => new Map(runsOf(row).filter(run => run[metric] !== null).map(run => [run.seed, 100 * run[metric]]));
     const first = seeds(one), second = seeds(other), both = [...first.keys()].filter(seed => second.has(seed)).sort((a, b) => a - b), name = TITLES[metric].replace(", %", "");
-    if (one.id === other.id) return "Choose two different rows.";
+    if (one.id === other.id) return offered.length > 1 ? "Choose two different rows." : "Only one row is shown: change the filters to compare it with another.";
     const apart = ["dataset", "stream"].filter(key => one[key] !== other[key]);
     const warning = apart.length ? ` Mind that they differ in ${apart.map(key => key === "dataset" ? "data set" : key).join(" and ")} too.` : "";
     if (both.length < 2) return `${one.label} and ${other.label} share ${both.length === 1 ? "one seed" : "no seed"}: with fewer than two pairs no test can tell a difference from chance.${warning}`;
@@ -279,7 +302,12 @@
   const signed = value => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
   function compare() {
     const [one, other] = ["c-one", "c-other"].map(id => data.rows.find(row => String(row.id) === $(id).value));
-    if (!one || !other) return;
+    if (!one || !other) {
+      turns["c-chart"] = (turns["c-chart"] || 0) + 1;  // nothing that is under way is drawn
+      $("c-chart").replaceChildren();
+      $("sentence").textContent = "No row is shown: change the filters to compare two.";
+      return;
+    }
     $("sentence").textContent = sentence(one, other, $("c-metric").value);
     $("c-chart").setAttribute("aria-label", `Accuracy over the stream: ${one.label} and ${other.label}. ${$("sentence").textContent}`);
     curves("c-chart", [one, other], false);
@@ -319,8 +347,7 @@
     data.rows.forEach((row, id) => { row.id = id; row.means = {}; row.words = [row.experiment, row.label, row.method, row.dataset, row.stream, row.model, row.budget].join(" ").toLowerCase(); });
     $("about").textContent = data.about;
     $("made").textContent = data.made;
-    columns = COLUMNS.filter(each => telling(each) && (each.key !== "printed" || data.rows.some(row => row.printed)));
-    fillFilters(); fillCompare(); drawBoard();
+    fillFilters(); fillCompare(data.rows); drawBoard();
   }
   take(data);
   const wanted = recall();
@@ -337,6 +364,8 @@
   $("theme").addEventListener("click", () => { document.documentElement.dataset.theme = dark() ? "light" : "dark"; paint(); });
   for (const [moment, whole] of [["beforeprint", true], ["afterprint", false]])  // paper has no button for more
     addEventListener(moment, () => { const was = all; all ||= whole; drawRows(sorted(chosenRows())); all = was; });
+  const wider = new ResizeObserver(() => { const frame = $("rows").parentElement; $("wider").hidden = frame.scrollWidth <= frame.clientWidth + 1; });
+  wider.observe($("rows")); wider.observe($("rows").parentElement);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   paint();
   first = false;

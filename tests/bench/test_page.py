@@ -123,6 +123,15 @@ def test_what_all_rows_have_in_common_is_said_once(browser: Any, tmp_path: Path)
         assert "Experiment" in heads.all_inner_texts()
 
 
+def test_what_rests_by_design_is_said_beside_the_frozen_share(browser: Any, tmp_path: Path) -> None:
+    found = look([ROOT / "results" / "table-2"])
+    with Opened(browser, written(tmp_path, page(page_data(found, found.runs, [])))) as opened:
+        assert sum(text.endswith("‡") for text in shown(opened, "Frozen %")) == 1
+        assert "the front, once its base is over (remind)" in opened.inner_text("#rests")
+        opened.fill("#f-text", "egeria")
+        assert not opened.is_visible("#rests")
+
+
 def test_nothing_stands_between_a_chart_and_what_follows(browser: Any, addresses: dict[str, str]) -> None:
     with Opened(browser, addresses["components"]) as page:
         page.wait_for_selector("#c-chart svg")

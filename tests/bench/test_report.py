@@ -155,6 +155,21 @@ def test_accuracy_against_compute_is_not_drawn_where_all_rows_executed_the_same(
     assert "compute.png" not in (tmp_path / "report.md").read_text()
 
 
+def test_a_method_that_rests_by_design_says_so_beside_its_frozen_share(tmp_path: Path, capsys: Capture) -> None:
+    folder = RESULTS / "table-2"
+    lines = said(["table", str(folder)], capsys).splitlines()
+    (row_of,) = [line for line in lines if line.startswith("| remind ")]
+    assert " | 0.0‡ | " in row_of
+    assert sum("‡" in line for line in lines) == 2
+    note = (
+        "‡: rests by design, which frozen % does not count and compute does: the front, once its base is over (remind)"
+    )
+    assert note in lines
+    assert r"0.0$\ddagger$" in said(["table", str(folder), "--format", "latex"], capsys)
+    assert "‡" not in said(["table", str(COMPONENTS)], capsys)
+    assert "‡" not in said(["table", str(folder), "--format", "csv"], capsys)
+
+
 def test_what_is_damaged_or_not_finished_is_named_and_hides_nothing(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(RESULTS / "full-size", runs)

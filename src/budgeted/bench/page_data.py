@@ -18,7 +18,7 @@ from budgeted.bench.published_accuracy import printed_for, printed_row
 from budgeted.bench.query import Found, Section, budget_of, experiment_of, sections
 from budgeted.bench.report import command_of
 from budgeted.bench.row_labels import row_labels
-from budgeted.bench.table import Group, RunResult
+from budgeted.bench.table import Group, RunResult, rests
 from budgeted.bench.text_tables import counted
 from budgeted.errors import BudgetedError
 from budgeted.registry import short
@@ -70,6 +70,7 @@ def page_data(
                     "runs": list(places),
                     "marks": {metric: marks[metric].get(group.label, "") for metric in marks},
                     "printed": _printed(group),
+                    "rests": rests(group),
                     "running": None,
                 }
             )
@@ -160,6 +161,7 @@ def _unfinished(path: Path, grids: _Pool) -> tuple[dict[str, Any], dict[str, Any
     row = {
         "marks": {"a_auc": "", "a_last": ""},
         "printed": None,
+        "rests": "",
         "running": f"{last['samples']:,} samples so far",
     }
     return row, run, config

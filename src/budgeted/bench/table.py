@@ -14,6 +14,7 @@ from budgeted.bench.text_tables import csv_table, markdown_table
 from budgeted.budget import format_compute
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.learner.files import named
+from budgeted.methods import METHODS
 from budgeted.runs.folder import CONFIG, RECORDS, SUMMARY, read_summary
 from budgeted.runs.multiple import holm
 from budgeted.runs.records import read_records, records_digest
@@ -160,7 +161,7 @@ def cells(groups: Sequence[Group], ddof: int, style: str) -> list[list[str]]:
                 f"{float(np.mean(group.values('iterations'))):.0f}",
                 format_compute(round(float(np.mean(group.spent("paper")))), "paper"),
                 format_compute(round(float(np.mean(group.spent("real")))), "real"),
-                f"{100 * float(np.mean(group.values('frozen_share'))):.1f}",
+                f"{100 * float(np.mean(group.values('frozen_share'))):.1f}{'‡' * bool(rests(group))}",
                 f"{float(np.mean(group.values('train_seconds'))):.0f}",
             ]
         )
@@ -183,7 +184,22 @@ def legend(groups: Sequence[Group], ddof: int, against: str | None) -> list[str]
     if against is not None and against not in (labels := [group.label for group in groups]):
         raise UnknownName("row", against, labels)
     head = f"mean ± sd over seeds (ddof {ddof}); bold: best, underlined: not significantly worse (Welch, 5 %)"
-    return [head, *cautions(groups)]
+    return [head, *resting(groups), *cautions(groups)]
+
+
+def rests(group: Group) -> str:
+    """What the method of these runs lets rest by design, in words; of a user's file nothing is known."""
+    name = str(group.runs[0].config["method"])
+    return METHODS[name].rests if ":" not in name and name in METHODS else ""
+
+
+def resting(groups: Sequence[Group]) -> list[str]:
+    """The frozen share is what freezing policies left out: a method that rests by itself would seem never to."""
+    found = {str(group.runs[0].config["method"]): rests(group) for group in groups if rests(group)}
+    if not found:
+        return []
+    told = "; ".join(f"{what} ({name})" for name, what in found.items())
+    return [f"‡: rests by design, which frozen % does not count and compute does: {told}"]
 
 
 def cautions(groups: Sequence[Group]) -> list[str]:

@@ -15,7 +15,8 @@ from budgeted.runs.statistics import LEVEL, seeds_needed
 
 _FIRST_TO_GO = ("train s", "slots", "rule paper", "steps", "seeds", "F_last %", "rule real", "frozen %", "A_last %")
 """columns that a narrow terminal goes without, in this order"""
-_LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "†": r"$\dagger$"}
+_LATEX = {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "†": r"$\dagger$",
+          "‡": r"$\ddagger$"}  # fmt: skip
 _BACKSLASH, _TILDE = r"\textbackslash{}", r"\textasciitilde{}"
 
 

@@ -13,7 +13,7 @@ from typing import IO
 from budgeted.errors import BudgetedError
 
 #: Where a terminal cannot show what we print.
-_PLAIN = {"±": "+-", "†": "+", "─": "-", "│": "|", "≤": "<=", "≥": ">=", "…": "...", "→": "->"}
+_PLAIN = {"±": "+-", "†": "+", "‡": "++", "─": "-", "│": "|", "≤": "<=", "≥": ">=", "…": "...", "→": "->"}
 
 
 def _replaced(error: UnicodeError) -> tuple[str, int]:

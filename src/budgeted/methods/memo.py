@@ -48,6 +48,7 @@ class MemoryEfficientExpandable(Method):
     kept = ("_old",)
     boundaries: ClassVar[bool] = True
     reshapes: ClassVar[bool] = True
+    rests: ClassVar[str] = "all last stages but the newest"
     needs_classes: ClassVar[bool] = True
     stream_share: float = 0.5
 

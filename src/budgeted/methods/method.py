@@ -90,6 +90,8 @@ class Method(Keeps):
     """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
     reshapes: ClassVar[bool] = False
     """whether it changes the network on the way, so that no other method can be a term over it"""
+    rests: ClassVar[str] = ""
+    """what of the network it lets rest by design, in words; the frozen share is that of freezing policies alone"""
     trains: ClassVar[bool] = True
     """whether it trains while the stream runs (GDumb does not)"""
     leaves_out: ClassVar[bool] = False

@@ -52,7 +52,7 @@
     { key: "f_last", name: "F_last %", value: row => average(row, "f_last"), show: row => spread(row, "f_last") },
     { key: "real", name: "Compute", value: row => average(row, "real"), show: row => amount(average(row, "real"), "FLOP") },
     { key: "bytes", name: "Bytes", value: row => average(row, "bytes"), show: row => amount(average(row, "bytes"), "B") },
-    { key: "frozen", name: "Frozen %", goes: true, value: row => average(row, "frozen"), show: row => (100 * average(row, "frozen")).toFixed(1) },
+    { key: "frozen", name: "Frozen %", goes: true, value: row => average(row, "frozen"), show: row => (100 * average(row, "frozen")).toFixed(1) + (row.rests ? " ‡" : "") },
     { key: "printed", name: "Paper A_AUC %", goes: true, value: row => row.printed ? row.printed.a_auc : null, show: row => row.printed ? asPrinted(row.printed.a_auc, row.printed.a_auc_sd) : "–" },
   ];
   const column = key => COLUMNS.find(each => each.key === key);
@@ -131,6 +131,9 @@
       body.append(row.line);
     }
     $("rows").tBodies[0].replaceChildren(body);
+    const resting = new Map(rows.filter(row => row.rests).map(row => [row.method, row.rests]));
+    $("rests").hidden = !resting.size;
+    $("rests").textContent = `‡: rests by design, which Frozen does not count and Compute does: ${[...resting].map(([method, what]) => `${what} (${method})`).join("; ")}.`;
     $("more").hidden = drawn.length === rows.length;
     $("more").textContent = `Show all ${rows.length} rows`;
   }

@@ -375,6 +375,8 @@ def test_the_page_is_written_by_the_command(tmp_path: Path, capsys: Capture) -> 
     assert "15 runs in" in said(["report", str(COMPONENTS), "--html", str(out)], capsys)
     assert sorted(tmp_path.iterdir()) == [out]
     assert "there is no folder" in refused(["report", str(COMPONENTS), "--html", str(tmp_path / "no" / "x")], capsys)
+    line = refused(["report", str(COMPONENTS), "--html", str(tmp_path)], capsys)
+    assert f"{tmp_path}: it is a folder, give a file in it, as in {out}" in line
     runs = tmp_path / "runs"
     shutil.copytree(ROOT / "results" / "full-size", runs)
     next(runs.glob("*/summary.json")).write_text("{")

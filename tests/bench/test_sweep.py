@@ -188,6 +188,8 @@ def test_the_command_shows_what_there_is(tmp_path: Path, capsys: pytest.CaptureF
     for wrong in ("0/4", "5/4", "a/b", "2"):
         assert main(["sweep", "components", "--part", wrong, "--show"]) == 2
         assert "is no part" in capsys.readouterr().err
+    assert main(["sweep", "components", "--out", str(tmp_path), "--part", "99/99", "--show"]) == 0
+    assert f"has no runs: there are {len(recipes.components().runs)}, " in capsys.readouterr().err
     assert main(["sweep", "components", "--on", "127.0.0.1:1"]) == 2
     assert "no Ray cluster answers" in capsys.readouterr().err
     assert main(["list", "recipes", "--json"]) == 0

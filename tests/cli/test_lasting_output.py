@@ -46,7 +46,9 @@ def test_an_odd_command_line_is_one_line(
 
 
 def test_where_a_file_cannot_be_written_the_line_names_it(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert f"cannot read or write {runs}" in refused(["table", str(runs), "--csv", str(runs)], capsys, quiet=False)
+    long = runs / ("x" * 300)
+    assert f"cannot read or write {long}" in refused(["table", str(runs), "--csv", str(long)], capsys)
+    assert f"cannot write {runs}: it is a folder" in refused(["table", str(runs), "--csv", str(runs)], capsys)
     assert "is no run folder" in refused(["run", "--resume", "/dev"], capsys)
 
 

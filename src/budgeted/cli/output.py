@@ -40,9 +40,11 @@ def mute(stream: IO[str]) -> None:
         os.close(nowhere)
 
 
-def refuse_without_folder(*paths: Path | None) -> None:
+def refuse_without_folder(*paths: Path | None, example: str = "NAME") -> None:
     """Before anything is computed: files that have no place to be written to."""
     for path in paths:
+        if path is not None and path.is_dir():
+            raise BudgetedError(f"cannot write {path}: it is a folder, give a file in it, as in {path / example}")
         if path is not None and not path.parent.is_dir():
             raise BudgetedError(f"cannot write {path}: there is no folder {path.parent}")
 

@@ -51,6 +51,7 @@ class Report:
     def run_(self) -> None:
         if not self.folders:
             raise BudgetedError("give folders of runs, as in `budgeted report results`")
+        refuse_without_folder(self.html, example="page.html")
         found = look(self.folders)
         runs = where(found.runs, self.where)
         shown = Forgiving()
@@ -69,7 +70,6 @@ class Report:
 
     def _write_page(self, found: Found, runs: Sequence[RunResult], command: str) -> None:
         assert self.html is not None
-        refuse_without_folder(self.html)
         board = [] if self.records is None else read_board(self.records)
         if not runs and not board:
             raise BudgetedError("there is no finished run to show: finish one, or ask for other conditions")

@@ -66,12 +66,15 @@ class Sweep:
 
     def run_(self) -> None:
         chosen = recipe(self.recipe, self.out)
-        runs = part_of(at_seeds(chosen.runs, self.seeds), self.part)
+        every = at_seeds(chosen.runs, self.seeds)
+        runs = part_of(every, self.part)
         shown = Forgiving()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=shown)
         say(chosen.question, shown)
         if not chosen.runs:
             return self._instead(chosen, shown)
+        if not runs:  # no mistake: an array may have more jobs than there are runs
+            return say(f"part {self.part} has no runs: there are {len(every)}, one for each of the first parts", shown)
         if not self.show:
             self._say_cost(chosen, runs, shown)
         try:

@@ -98,3 +98,14 @@ def test_the_page_shows_what_the_command_says(capsys: Capture) -> None:
     page = (ROOT / "docs" / "report.md").read_text()
     text = said(["compare", str(COMPONENTS), "--rows", "sar", "vanilla"], capsys)
     assert re.search(r"```text\n" + re.escape(text) + "```", page)
+
+
+def test_rows_without_common_seeds_are_compared_by_welchs_test(runs: Path) -> None:
+    one, other = group_runs(find_runs([runs]))
+    for run in other.runs:
+        run.config["seed"] += 10
+    values = [[100 * value for value in group.values("a_auc")] for group in (one, other)]
+    line = next(sentences(one, other))
+    p = stats.ttest_ind(*values, equal_var=False).pvalue
+    assert "over 2 and 2 seeds, which they do not share" in line
+    assert f"Welch's t test, p {p:.2g}" in line

@@ -131,7 +131,7 @@
       body.append(row.line);
     }
     $("rows").tBodies[0].replaceChildren(body);
-    const resting = new Map(rows.filter(row => row.rests).map(row => [row.method, row.rests]));
+    const resting = new Map(drawn.filter(row => row.rests).map(row => [row.method, row.rests]));
     $("rests").hidden = !resting.size;
     $("rests").textContent = `‡: rests by design, which Frozen does not count and Compute does: ${[...resting].map(([method, what]) => `${what} (${method})`).join("; ")}.`;
     $("more").hidden = drawn.length === rows.length;

@@ -190,7 +190,7 @@ def legend(groups: Sequence[Group], ddof: int, against: str | None) -> list[str]
 def rests(group: Group) -> str:
     """What the method of these runs lets rest by design, in words; of a user's file nothing is known."""
     name = str(group.runs[0].config["method"])
-    return METHODS[name].rests if ":" not in name and name in METHODS else ""
+    return str(getattr(METHODS[name], "rests", "")) if ":" not in name and name in METHODS else ""
 
 
 def resting(groups: Sequence[Group]) -> list[str]:

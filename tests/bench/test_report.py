@@ -219,3 +219,22 @@ def test_a_row_has_what_was_typed_and_what_came_of_it() -> None:
     flat = row(run)
     assert flat["a_auc"] == run.summary["a_auc"]
     assert flat["budget"] == "1 it/sample, 5000000B"
+
+
+def test_the_committed_report_is_that_of_the_records(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    made_by = (RESULTS / "report" / "report.md").read_text().partition("Made by `")[2].partition("`")[0]
+    command = shlex.split(made_by)
+    assert command[:2] == ["budgeted", "report"]
+    command[command.index("--out") + 1] = str(tmp_path)
+    said([*command[1:], "--figures", "none"], capsys)
+    committed, anew = RESULTS / "report", tmp_path
+    for kind in ("runs.csv", "tests.csv", "table.tex"):
+        names = sorted(path.relative_to(anew) for path in anew.rglob(kind))
+        assert names
+        assert names == sorted(path.relative_to(committed) for path in committed.rglob(kind))
+        for name in names:
+            again = f"{name} is not what the records say: {made_by}"
+            assert (anew / name).read_text() == (committed / name).read_text(), again

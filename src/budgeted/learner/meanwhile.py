@@ -120,7 +120,10 @@ class Meanwhile:
     def refuse_between(self) -> None:
         """Whatever looks at the memory now would find a sample there that has not been learned."""
         if self._stored is not None:
-            raise BudgetedError("learn() was told which sample comes then: give it that sample before anything else")
+            raise BudgetedError(
+                "the sample that comes then is in the memory already: give it to learn() before anything else (in a "
+                "run: look at the learner where a checkpoint is written, or give --decode-threads 0)"
+            )
 
     def _rewind(self) -> None:
         self._learner.generators.load_state(self._before)

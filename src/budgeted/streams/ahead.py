@@ -49,9 +49,9 @@ class Arriving:
         self._skip_bad = skip_bad
         self._ahead = max(1, ahead)
         # An array is indexed faster than a thread is asked; an iterator is gone through by one hand.
-        self._in_memory = isinstance(dataset.train_images, np.ndarray | Records) and not dataset.sequential
-        decodes = not isinstance(dataset.train_images, np.ndarray | Records)
-        count = 0 if not decodes else min(threads, 1) if dataset.sequential else threads
+        indexed = isinstance(dataset.train_images, np.ndarray | Records)
+        self._in_memory = indexed and not dataset.sequential
+        count = 0 if indexed else min(threads, 1) if dataset.sequential else threads
         self._pool = _Pool(self._get, count) if count > 0 else None
         if self._pool is not None:
             quiet_pillow()

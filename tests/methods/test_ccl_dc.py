@@ -37,7 +37,7 @@ def step_of(learner: Learner, new: int = 3, count: int = 8) -> Step:
 
 
 class Heard:
-    """Notes what a network was given beside the batch, and what it said."""
+    """Notes what a network was given beside the batch, and what it said: view by view."""
 
     def __init__(self, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
         self.inputs: list[Tensor] = []
@@ -46,9 +46,10 @@ class Heard:
         monkeypatch.setattr(network, "forward_also", self.forward)
 
     def forward(self, inputs: Tensor, **how: Any) -> Tensor:
-        self.inputs.append(inputs)
-        self.outputs.append(self._forward(inputs, **how))
-        return self.outputs[-1]
+        outputs = self._forward(inputs, **how)
+        self.inputs += inputs.chunk(how["parts"])
+        self.outputs += outputs.chunk(how["parts"])
+        return outputs
 
 
 def by_hand(own: Tensor, weight: float, views: list[Tensor], others: list[Tensor], labels: list[int]) -> Tensor:
@@ -194,9 +195,9 @@ def test_stored_logits_are_the_mean_of_both() -> None:
 
     for number, network in enumerate((learner.network, technique_of(learner).peer)):
         network.model.register_forward_hook(noting(number))
-    feed(learner, 0, 3)  # a stream batch of three, three steps on it, five forwards in each
+    feed(learner, 0, 3)  # a stream batch of three, three steps on it, two forwards in each: batch, views
     kept = learner.memory.gather(np.arange(3)).columns[LOGITS]
-    last = [outputs[-5] for outputs in said]
+    last = [outputs[-2] for outputs in said]
     torch.testing.assert_close(kept[:, :1], (last[0][:3] + last[1][:3]) / 2)
 
 

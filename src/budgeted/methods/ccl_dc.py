@@ -37,7 +37,7 @@ from budgeted.methods.lent import LentToMethod
 from budgeted.methods.method import METHODS, Behind, Method, Step
 from budgeted.network import Network
 from budgeted.network.evaluation_mode import evaluating
-from budgeted.problems.batches import length
+from budgeted.problems.batches import joined, length
 
 _LINKS = 3  # of the chain: views beyond the batch as it is
 
@@ -70,10 +70,9 @@ class Collaboration(Behind):
     # -- a step ------------------------------------------------------------------------------------------------
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
-        network, peer, views = self.learner.network, self.peer, self._chain_of(step.samples)
-        peer_logits = peer.forward(step.inputs)
-        mine = [network.forward_also(view, moves=True) for view in views]
-        theirs = [peer.forward_also(view, moves=True) for view in views]
+        peer_logits = self.peer.forward(step.inputs)
+        chain = self._chain_of(step.samples)
+        mine, theirs = (self._of_each(network, chain) for network in (self.learner.network, self.peer))
         self._peer_logits = peer_logits.detach()
         self._peer_loss = self._beside_the_other(self.twin.loss(step, peer_logits), theirs, mine, step.labels)
         return self._beside_the_other(super().loss(step, logits), mine, theirs, step.labels)
@@ -92,12 +91,17 @@ class Collaboration(Behind):
         super().after_step(step, self.learner.run("backward", _mean, logits, self._peer_logits))
         self.twin.after_step(step, self._peer_logits)
 
-    def _chain_of(self, samples: Any) -> list[Any]:
-        """The batch as it is, and ever harder."""
+    def _chain_of(self, samples: Any) -> Any:
+        """The batch as it is, and ever harder: one behind the other."""
         found = [samples]
         for _ in range(_LINKS):
             found.append(self.learner.problem.vary(found[-1], self.learner.generator("technique")))
-        return [self.learner.inputs_of(each) for each in found]
+        return self.learner.inputs_of(joined(found))
+
+    def _of_each(self, network: Network, chain: Any) -> Sequence[Tensor]:
+        """What a network says to each view."""
+        outputs: Tensor = network.forward_also(chain, moves=True, parts=_LINKS + 1)
+        return outputs.chunk(_LINKS + 1)
 
     def _beside_the_other(
         self, own: Tensor, views: Sequence[Tensor], of_other: Sequence[Tensor], labels: Tensor

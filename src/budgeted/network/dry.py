@@ -55,7 +55,7 @@ class DryNetwork(Network):
         self._ran.clear()
         return self.forward_also(inputs)
 
-    def forward_also(self, inputs: Inputs, *, moves: bool = False) -> Any:
+    def forward_also(self, inputs: Inputs, *, moves: bool = False, parts: int = 1) -> Any:
         outputs = pytree.tree_map(_with_gradient, self._zeros(inputs))
         self._ran.append((outputs, inputs))
         return outputs

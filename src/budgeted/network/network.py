@@ -43,6 +43,7 @@ from budgeted.network.norms import MeasuredNorms
 from budgeted.network.per_sample import PerSampleGradients
 from budgeted.network.rates import Rates
 from budgeted.network.sampled_gradients import SampledGradients, SampledStep
+from budgeted.network.views import NormsApart
 
 Autocast = Literal["none", "bfloat16", "float16"]
 _NUMBERS = "network.numbers"
@@ -111,12 +112,13 @@ class Network(RunsAside):
         with self.autocast():
             return called(self.model, inputs)
 
-    def forward_also(self, inputs: Inputs, *, moves: bool = False) -> Any:
+    def forward_also(self, inputs: Inputs, *, moves: bool = False, parts: int = 1) -> Any:
         """Outputs of further inputs in the same step, such as other views of its batch: paid with the step, as far as
         its loss reads them. Policies, samplers and losses that look inside see the step's own batch alone; `moves`:
-        running statistics learn from these, too."""
+        running statistics learn from these, too; `parts`: batches that stand one behind the other, of one size."""
         sampled = contextlib.nullcontext() if self._sampled is None else self._sampled.paused()
-        with self.freezing.beside(), sampled, self.autocast():
+        norms = contextlib.nullcontext() if parts == 1 else NormsApart(parts)
+        with self.freezing.beside(), sampled, self.autocast(), norms:
             return called(self.model, inputs, None if moves else self._copied_buffers())
 
     def backward(self, loss: Tensor, logits: Tensor | None = None, rows: Tensor | None = None) -> FrozenStep:

@@ -6,12 +6,11 @@ of any age is read: what a run did not record yet is None.
 
 from __future__ import annotations
 
-import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from budgeted.bench.table import Group, RunResult, group_runs
 from budgeted.errors import BudgetedError, UnknownName
@@ -20,14 +19,14 @@ from budgeted.registry import short
 from budgeted.runs.folder import CONFIG, SUMMARY, read_summary
 from budgeted.runs.run import DEFAULT_SLOTS
 
+if TYPE_CHECKING:
+    from budgeted.bench.database import Database
+
 RESULTS = (
     "a_auc", "a_last", "f_last", "klr", "kgr", "frozen_share", "iterations", "samples", "slots", "bytes",
     "train_seconds", "eval_seconds",
 )  # fmt: skip
 _CONDITION = re.compile(r"([\w.]+)\s*(<=|>=|!=|=|<|>)\s*(.*)", re.DOTALL)
-_HOLDS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,31 +79,26 @@ def budget_of(config: Mapping[str, Any]) -> str:
 
 def where(runs: Sequence[RunResult], conditions: Sequence[str]) -> list[RunResult]:
     """Those for which all conditions hold: `dataset=cifar10`, `seed<=3`, `retrieval.temperature=0.5`."""
-    rows = [row(run) for run in runs]
-    known = {key for each in rows for key in each}
-    kept = [True] * len(rows)
+    if not conditions:
+        return list(runs)
+    database = database_of(runs)
+    parsed = []
     for text in conditions:
         match = _CONDITION.fullmatch(text.strip())
         if match is None:
             raise BudgetedError(f"{text!r} is no condition: write KEY=VALUE, or another of != < <= > >=")
         key, sign, value = match.groups()
-        if key not in known:
-            raise UnknownName("key of a run", key, known)
-        for place, each in enumerate(rows):
-            kept[place] = kept[place] and _holds(each.get(key), sign, value)
-    return [run for run, stays in zip(runs, kept, strict=True) if stays]
+        if key not in database.columns:
+            raise UnknownName("key of a run", key, database.columns)
+        parsed.append((key, sign, value))
+    return [runs[place] for place in database.where(parsed)]
 
 
-def _holds(found: Any, sign: str, wanted: str) -> bool:
-    """By number where both are numbers, else as text; what is not there is the empty text, or `none`, and neither more
-    nor less than anything."""
-    if found is None and sign not in ("=", "!="):
-        return False
-    try:
-        return _HOLDS[sign](float(found), float(wanted))
-    except (TypeError, ValueError):
-        text = "" if found is None else str(found)
-        return _HOLDS[sign](text.lower(), "" if wanted.lower() == "none" else wanted.lower())
+def database_of(runs: Sequence[RunResult]) -> Database:
+    """For SQL over these runs and their records."""
+    from budgeted.bench.database import Database  # a tenth of a second, for whoever asks
+
+    return Database([row(run) for run in runs])
 
 
 # -- tables that compare --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ COMMANDS = {
     "sweep": "sweep:Sweep",
     "table": "table:Table",
     "compare": "compare:Compare",
+    "query": "query:Query",
     "report": "report:Report",
     "watch": "watch:Watch",
     "verify": "verify:Verify",

@@ -50,6 +50,7 @@ def test_one_run_has_no_spread(ddof: int) -> None:
 def test_format() -> None:
     assert format_mean_sd(summarise([0.64, 0.65, 0.66]), scale=100) == "65.00±1.00"
     assert format_mean_sd(summarise([1.0, 2.0]), digits=1, plus_minus=" +- ") == "1.5 +- 0.7"
+    assert format_mean_sd(summarise([-0.0001, 0.0])) == "0.00±0.00"
 
 
 def test_holm_by_hand() -> None:

@@ -231,7 +231,7 @@ def rank(groups: Mapping[str, Sequence[float]], ddof: int = 1) -> list[Row]:
 
 def format_mean_sd(summary: Summary, digits: int = 2, scale: float = 1.0, plus_minus: str = "±") -> str:
     """`64.38±0.32`, or `64.38 (1 run)` without a spread to show; `scale=100` turns fractions into percent."""
-    mean = f"{summary.mean * scale:.{digits}f}"
+    mean = f"{summary.mean * scale:z.{digits}f}"
     return f"{mean} (1 run)" if summary.sd is None else f"{mean}{plus_minus}{summary.sd * scale:.{digits}f}"
 
 

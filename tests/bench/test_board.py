@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,43 @@ def board(tmp_path: Path) -> Path:
     run = tmp_path / "run"
     start(RunConfig(method="er", model="mlp", limit=12, slots=10, batch_size=4, eval_every=6), run)
     entry = tmp_path / "records" / "tiny" / "2026-11-17-er"
-    entry.mkdir(parents=True)
+    entry.parent.mkdir(parents=True)
     write_json(entry.parent / "track.json", TRACK)
-    assert main(["verify", str(run), "--stretches", "0", "--out", str(entry / "verification.json")]) == 0
-    for name in ("config.json", "environment.json", "records.jsonl", "summary.json"):
-        shutil.copy(run / name, entry / name)
+    assert main(["verify", str(run), "--stretches", "0", "--enter", str(entry)]) == 0
     return tmp_path / "records"
+
+
+def test_what_is_entered_names_no_folder_and_is_verified_again(board: Path, tmp_path: Path) -> None:
+    (entry,) = (board / "tiny").glob("2026*")
+    names = {"config.json", "environment.json", "records.jsonl", "summary.json", "verification.json"}
+    assert {path.name for path in entry.iterdir()} == names
+    assert not any(str(tmp_path) in path.read_text(encoding="utf-8") for path in entry.iterdir())
+    told, sealed = read_json(entry / "verification.json"), read_json(entry / "summary.json")
+    assert told["run"] == entry.name
+    assert told["summary_sha256"] == sealed["summary_sha256"]
+    assert main(["verify", str(entry)]) == 0  # by whoever takes it in, whole
+
+
+def test_an_entry_that_cannot_be_is_refused_before_it_is_replayed(
+    board: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("budgeted.cli.verify.verify", lambda *given, **more: pytest.fail("it was replayed"))
+    run, track = tmp_path / "run", board / "tiny"
+    (there,) = track.glob("2026*")
+    assert main(["verify", str(run), "--enter", str(there)]) == 2
+    assert "give the entry another name" in capsys.readouterr().err
+    assert main(["verify", str(run), "--enter", str(tmp_path / "elsewhere" / "me")]) == 2
+    assert "no track of a record board" in capsys.readouterr().err
+    write_json(track / "track.json", TRACK | {"bytes": "10B"})
+    assert main(["verify", str(run), "--enter", str(track / "2026-11-18-me")]) == 2
+    assert "the track allows 10B" in capsys.readouterr().err
+
+
+def test_a_forged_run_is_not_entered(board: Path, tmp_path: Path) -> None:
+    run, track = tmp_path / "run", board / "tiny"
+    write_summary(run / "summary.json", read_json(run / "summary.json") | {"a_auc": 0.99})
+    assert main(["verify", str(run), "--enter", str(track / "2026-11-18-me")]) == 2
+    assert not (track / "2026-11-18-me").exists()
 
 
 def test_an_entry_counts_or_is_refused_by_name(board: Path) -> None:

@@ -140,13 +140,17 @@ def export(found: Sequence[Place], to: Path) -> int:
     """Copy the records of finished runs, without checkpoints and this machine's folders; how many there were."""
     finished = [place for place in found if place.state == "finished"]
     for place in finished:
-        target = to / _name(place.config)
-        target.mkdir(parents=True, exist_ok=True)
-        summary = {**read_summary(place.folder / SUMMARY), "config": place.config.to_json()}
-        environment = read_json(place.folder / ENVIRONMENT)
-        records = read_bytes(place.folder / RECORDS, MOST_RECORDS)
-        write_config(target / CONFIG, place.config.to_json())
-        write_json(target / ENVIRONMENT, environment)
-        replace_file(target / RECORDS, records)
-        write_summary(target / SUMMARY, summary)  # last: with it the run is finished
+        copy_records(place.folder, to / _name(place.config), place.config)
     return len(finished)
+
+
+def copy_records(run: Path, to: Path, config: RunConfig) -> None:
+    """What a finished run recorded, with this configuration in the place of the one that names folders of a machine."""
+    to.mkdir(parents=True, exist_ok=True)
+    summary = {**read_summary(run / SUMMARY), "config": config.to_json()}
+    environment = read_json(run / ENVIRONMENT)
+    records = read_bytes(run / RECORDS, MOST_RECORDS)
+    write_config(to / CONFIG, config.to_json())
+    write_json(to / ENVIRONMENT, environment)
+    replace_file(to / RECORDS, records)
+    write_summary(to / SUMMARY, summary)  # last: with it the run is finished

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from budgeted.bench.board import check_place, enter
 from budgeted.cli.output import refuse_without_folder
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import write_json
@@ -36,11 +37,15 @@ class Verify:
     """Folder with the data sets; as the run has it if not given."""
     out: Path | None = None
     """Write what was found into this JSON file too."""
+    enter: Annotated[Path | None, arg(metavar="TRACK/DATE-NAME")] = None
+    """If it is confirmed, put it onto a record board (records/README.md) as this new folder of a track."""
     json: bool = False
     """Print what was found as JSON for a script."""
 
     def run_(self) -> None:
         refuse_without_folder(self.out)
+        if self.enter is not None:
+            check_place(self.run, self.enter)
         shown = None if self.json else lambda looked: print(_line(looked), flush=True)
         found = verify(
             self.run,
@@ -55,6 +60,8 @@ class Verify:
         print(json.dumps(found.to_json(), indent=1) if self.json else "\n".join(_closing(found)))
         if not found.confirmed:
             raise BudgetedError(f"{self.run} is not confirmed: {_first(found)}")
+        if self.enter is not None:
+            enter(self.run, self.enter, found.to_json())
 
 
 def _line(looked: Looked) -> str:

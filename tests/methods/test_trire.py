@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from budgeted import streams
@@ -148,6 +148,57 @@ def test_every_weight_gets_the_gradient_of_its_half(phase: int) -> None:
         assert wanted.any()
 
 
+@pytest.mark.parametrize("phase", [RETAIN, REVISE, REWIND])
+def test_where_batches_are_of_the_memory_alone_it_is_the_stream_to_what_is_free(phase: int) -> None:
+    learner = made(own={"stream_share": 0.0})
+    feed(learner, 0, 16)
+    method = method_of(learner)
+    generator = torch.Generator().manual_seed(phase)
+    for kept in (method.shared, method.task):
+        for mask in kept.values():
+            mask.copy_(torch.rand(mask.shape, generator=generator) < 0.5)
+    method.phase, method.began, method.length = phase, 16, 1e9
+    before: list[dict[str, Tensor]] = []
+    behind: list[dict[str, Tensor]] = []
+    taken = method.after_backward
+
+    def noting(step: Step) -> None:
+        assert (step.new, method._apart) == (0, None)
+        for found, do in ((before, None), (behind, taken)):
+            if do is not None:
+                do(step)
+            found.append({name: p.grad.clone() for name, p in learner.model.named_parameters() if p.grad is not None})
+
+    method.after_backward = noting  # type: ignore[method-assign]
+    feed(learner, 16, 17)
+    for name, gradient in before[0].items():
+        wanted = gradient
+        if name in method.shared:
+            held, own = method.shared[name], method.task[name]
+            moves = {RETAIN: held | ~held, REVISE: held | own, REWIND: ~held}[phase]
+            wanted = torch.where(moves, gradient, 0.0)
+            assert gradient[held].any()
+        assert torch.equal(behind[0][name], wanted)
+
+
+def test_running_statistics_learn_from_both_halves() -> None:
+    learner = made("tiny")
+    feed(learner, 0, 16)
+    method = method_of(learner)
+    norm = next(module for module in learner.model.modules() if isinstance(module, nn.BatchNorm2d))
+    seen: list[Tensor] = []
+    norm.register_forward_pre_hook(lambda module, given: seen.append(given[0].detach()) if module.training else None)
+    mean, steps = norm.running_mean, learner.steps
+    assert mean is not None
+    expected = mean.clone()
+    feed(learner, 16, 20)
+    assert len(seen) == 2 * (learner.steps - steps) > 0
+    for given in seen:
+        expected = 0.9 * expected + 0.1 * given.mean((0, 2, 3))
+    torch.testing.assert_close(mean, expected)
+    assert method.stream_share == 0.5
+
+
 # -- the phases ------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +297,29 @@ def test_the_slow_model_is_a_moving_average() -> None:
     for name, p in learner.model.named_parameters():
         torch.testing.assert_close(method.ema[name], expected[name])
         assert not torch.equal(method.ema[name], p)
+
+
+def test_at_first_the_slow_model_is_the_mean_of_all_that_moved_it() -> None:
+    """However few of the steps do: the weights that the network began with soon count for little."""
+    learner = made(own={"ema_share": 0.3})
+    method = method_of(learner)
+    name, head = "head.bias", learner.head.out_features
+    found: list[Tensor] = []
+    taken = method.after_step
+
+    def noting(step: Step, logits: Tensor) -> None:
+        before, moves = method.ema[name].clone(), method.moves
+        taken(step, logits)
+        if method.moves > moves:
+            assert learner.head.bias is not None
+            share = 1 / (moves + 2)
+            torch.testing.assert_close(method.ema[name], (1 - share) * before + share * learner.head.bias.detach())
+            found.append(before)
+
+    method.after_step = noting  # type: ignore[method-assign]
+    feed(learner, 0, 40)
+    assert learner.head.out_features > head
+    assert 3 < len(found) == method.moves < 0.6 * learner.steps
 
 
 # -- what all methods must pass --------------------------------------------------------------------------------

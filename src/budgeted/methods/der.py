@@ -8,7 +8,8 @@ that keep their logits:
 
 The replayed samples go to the two halves in turn, so that a retrieval that draws in order of a score favours neither.
 A class that was not known when a sample was stored has no stored logit (NaN in the slot) and no part in the mean.
-Where batches are of the memory alone, a slot gets the logits of its sample's first replay.
+Where batches are of the memory alone, replayed samples stand in for those of the stream, and a slot gets the logits of
+its sample's first replay.
 
 Cost: as ER, plus a few operations per stored logit. Bytes: four per class and slot, for the declared classes.
 Deviations, ours / paper / published code: docs/methods/der.md.
@@ -51,15 +52,20 @@ class DarkExperienceReplay(Method):
         return (Column(LOGITS, (self.classes,)),)
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
-        replayed, labels = logits[step.new :], step.labels[step.new :]
+        first = self._first_part(step)
+        replayed, labels, stored = logits[first:], step.labels[first:], step.columns[LOGITS][first - step.new :]
         terms = []
-        if step.new:
-            terms.append(self.of_labels(logits[: step.new], step.labels[: step.new]))
+        if first:
+            terms.append(self.of_labels(logits[:first], step.labels[:first]))
         if len(replayed):
             terms.append(self.beta * self.of_labels(replayed[::2], labels[::2]))
         if len(replayed) > 1:
-            terms.append(self.alpha * self._distillation(step, replayed[1::2]))
+            terms.append(self.alpha * _distance(replayed[1::2], stored[1::2]))
         return torch.stack(terms).sum()
+
+    def _first_part(self, step: Step) -> int:
+        """Samples of the stream; where batches are of the memory alone, as many of its samples in their place."""
+        return step.new if self.learner.stream_batch else int(type(self).stream_share * len(step.labels))
 
     def of_labels(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The term of the labels, over samples of the stream or of the memory."""
@@ -81,8 +87,9 @@ class DarkExperienceReplay(Method):
         memory, unknown = self.learner.memory, self.classes - logits.shape[1]
         memory.write(LOGITS, slots, F.pad(logits.to(memory.device), (0, unknown), value=math.nan))
 
-    def _distillation(self, step: Step, logits: Tensor) -> Tensor:
-        """Mean squared distance to the stored logits, over those that are known."""
-        stored = step.columns[LOGITS][1::2, : logits.shape[1]].to(logits.device)
-        known = ~stored.isnan()
-        return torch.where(known, logits - stored, 0.0).square().sum() / known.sum().clamp(min=1)
+
+def _distance(logits: Tensor, stored: Tensor) -> Tensor:
+    """Mean squared distance to the stored logits, over those that are known."""
+    stored = stored[:, : logits.shape[1]].to(logits.device)
+    known = ~stored.isnan()
+    return torch.where(known, logits - stored, 0.0).square().sum() / known.sum().clamp(min=1)

@@ -32,10 +32,11 @@ def extracted(
 
 def directed(
     gradients: list[Tensor], on_stream: list[Tensor | None], shared: list[Tensor | None], task: list[Tensor | None],
-    revised: bool, rewound: bool, scale: float,
+    revised: bool, rewound: bool, memory_alone: bool, scale: float,
 ) -> None:  # fmt: skip
     """Weights without a mask learn from both; of the others, the shared from what is replayed, unless the rest is
-    rewound, and the rest from the stream, or the task's part of it if that is revised."""
+    rewound, and the rest from the stream, or the task's part of it if that is revised. Where batches are of the memory
+    alone, it is the stream to the rest."""
     for gradient, given, held, own in zip(gradients, on_stream, shared, task, strict=True):
         if held is not None and own is not None:
             free = own & ~held if revised else ~held
@@ -43,7 +44,7 @@ def directed(
                 gradient.mul_(torch.zeros_like(held) if rewound else held)
                 given = given * free
             else:
-                gradient.mul_(free)
+                gradient.mul_(free | held if memory_alone and not rewound else free)
         if given is not None:
             gradient.add_(given, alpha=scale)
 

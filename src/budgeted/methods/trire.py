@@ -16,7 +16,8 @@ the distance to the logits of a slow model, a moving average of the weights that
     loss on the memory = CE + ema_weight * MSE(logits, logits of the slow model)
 
 The stream's half of a batch and the replayed half are run apart, since their gradients go to different weights. A task
-is a fifth of the stream (`tasks`); where they end is told, or after every fifth of a stream that has none.
+is a fifth of the stream (`tasks`); where they end is told, or after every fifth of a stream that has none. Where
+batches are of the memory alone, it is the stream as well.
 
 Cost: as ER, a forward of the slow model on what is replayed, and a few operations per weight. Bytes: the slow model,
 the weights to go back to, two masks, two counts per channel.
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -52,7 +54,7 @@ _ACTIVITY = "activity"
 class TriRE(Method):
     """ER that retains each task's most active weights, revises them gently and rewinds the others"""
 
-    kept = ("ema", "earlier", "task", "shared", "wins", "past", "phase", "noted", "began", "length", "steps")
+    kept = ("ema", "earlier", "task", "shared", "wins", "past", "phase", "noted", "began", "length", "moves")
     boundaries: ClassVar[bool] = True
     leaves_out: ClassVar[bool] = True
     selection: Named[Selection] = "reservoir"
@@ -91,7 +93,8 @@ class TriRE(Method):
             )
         self._rates, self._watched = [float(group["lr"]) for group in groups], list[str]()
         self.phase, self.noted = RETAIN, False  # whether the weights to go back to are noted
-        self.began = self.steps = 0  # samples that had arrived when the task began
+        self.began = 0  # samples that had arrived when the task began
+        self.moves = 0  # of the slow model
         self.length = (learner.problem.samples or 0) / self.tasks  # of a task; unknown: that of the last
         self.ema, self.earlier, self.task, self.shared, self.wins, self.past = (dict[str, Tensor]() for _ in range(6))
         self.grown()
@@ -119,9 +122,11 @@ class TriRE(Method):
         on_stream: Mapping[str, Tensor | None] = {}  # as long as nothing is stored all gradients are the stream's
         if self._apart is not None:
             (inputs, rows), self._apart = self._apart, None
-            on_stream = network.gradients("backward", inputs, lambda outputs: problem.loss(outputs, inputs, rows))
+            loss = partial(problem.loss, inputs=inputs, rows=rows)
+            on_stream = network.gradients("backward", inputs, loss, learning=True)
         given = ([kept.get(name) for name in gradients] for kept in (gradients, on_stream, self.shared, self.task))
-        self.learner.run("backward", directed, *given, self.phase == REVISE, self.phase == REWIND, network.loss_scale)
+        when = (self.phase == REVISE, self.phase == REWIND, self.learner.stream_batch == 0)
+        self.learner.run("backward", directed, *given, *when, network.loss_scale)
 
     @torch.no_grad()
     def after_step(self, step: Step, logits: Tensor) -> None:
@@ -129,10 +134,10 @@ class TriRE(Method):
         for path, feature in zip(self._watched, network.take_features(_ACTIVITY), strict=True):
             if self.phase == RETAIN and path in self.wins:
                 run("fisher", count_wins, self.wins[path], feature.detach(), self._channels(self.wins[path]))
-        self.steps += 1
         if self.learner.generator("technique").random() < self.ema_share:
+            self.moves += 1
             now, names = network.weights(), [name for name, kept in self.ema.items() if kept.is_floating_point()]
-            share = 1 - min(1 - 1 / (self.steps + 1), self.momentum)
+            share = 1 - min(1 - 1 / (self.moves + 1), self.momentum)  # the mean of all, until that is the slower
             slow, fast = ([part[name] for name in names] for part in (self.ema, now))
             run("optimizer", torch._foreach_lerp_, slow, fast, share)
         if self.length:  # how long a task is shows when the first has ended

@@ -47,6 +47,7 @@ class DryNetwork(Network):
         self._named: dict[str, list[str]] = {}  # by reader
         self._shapes: dict[str, list[tuple[int, ...]]] = {}  # of one sample behind the named blocks
         self._shaped: dict[tuple[object, ...], Any] = {}  # outputs without data, by the shapes of the inputs
+        self._of_parts: dict[tuple[object, ...], tuple[int, ...]] = {}  # shapes of a sample behind parts of the model
 
     def forward(self, inputs: Inputs) -> Any:
         self.model.train()
@@ -118,9 +119,16 @@ class DryNetwork(Network):
 
     def outputs_of_part(self, purpose: Purpose, part: nn.Module, inputs: Tensor) -> Tensor:
         self.account.charge(purpose, self.price_of_part(part, inputs))
-        with torch.no_grad(), evaluating(self.model), FakeTensorMode(allow_non_fake_inputs=True) as mode, self.aside():
-            shape = part(mode.from_tensor(inputs[:2])).shape[1:]
-        return torch.zeros(len(inputs), *shape)
+        key = (part, tuple(inputs.shape[1:]))
+        if key not in self._of_parts:  # a twentieth of a second, and REMIND asks for every sample
+            fake = FakeTensorMode(allow_non_fake_inputs=True)
+            with torch.no_grad(), evaluating(self.model), fake as mode, self.aside():
+                self._of_parts[key] = tuple(part(mode.from_tensor(inputs[:2])).shape[1:])
+        return torch.zeros(len(inputs), *self._of_parts[key])
+
+    def changed(self) -> None:
+        super().changed()
+        self._of_parts.clear()
 
     def per_sample_gradients(
         self, purpose: Purpose, inputs: Tensor, rows: Tensor, together: int = 0

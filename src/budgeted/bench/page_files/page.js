@@ -322,7 +322,7 @@
     $("board").hidden = !data.board.length;
     const head = ["Budget", "A_AUC %", "A_last %", "Method", "Verified", "Date", "Command"];
     $("board-rows").tHead.replaceChildren(element("tr", {}, ...head.map(name => element("th", { scope: "col", class: "plain text" }, name))));
-    $("board-rows").tBodies[0].replaceChildren(...data.board.map(entry => element("tr", {}, ...[entry.track, percent(entry.a_auc), percent(entry.a_last), entry.method, entry.verified, entry.date, entry.command].map(text => element("td", { class: "text" }, text)))));
+    $("board-rows").tBodies[0].replaceChildren(...data.board.map(entry => element("tr", {}, ...[entry.track, percent(entry.a_auc), percent(entry.a_last), entry.method, entry.verified, entry.date].map(text => element("td", { class: "text" }, text)), element("td", { class: "text" }, element("details", {}, element("summary", { class: "line" }, "show it"), element("code", {}, entry.command))))));
   }
 
   // -- a view is a link

@@ -5,19 +5,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from budgeted.audit import ExecutedOnData
 from budgeted.budget import Budget, Compute, Rule, total
 from budgeted.errors import BudgetedError
-from budgeted.learner import Learner
+from budgeted.learner import DataFacts, Learner
 from budgeted.learner.state import weights_digest
 from budgeted.methods import METHODS, Method
 from tests.bright_rows import FACTS, samples
 from tests.learner.small import cnn8, images, make, settings_of, tiny
+from tests.nets import seeded
 
 
 def nominal(learner: Learner, rule: Rule) -> int:
@@ -213,3 +216,39 @@ def test_too_few_slots_to_train_is_refused_or_trains() -> None:
     for image, label in samples(12):
         learner.learn(image, label)
     assert learner.steps > 0
+
+
+class Coarse(nn.Module):
+    """A few operations for a pixel: what it takes to scale one is no small part of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 1, 8, 8), nn.BatchNorm2d(1), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 2), nn.ReLU())
+        self.head = nn.Linear(2, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(self.stem(images)).mean((2, 3)))
+        return logits
+
+
+@pytest.mark.parametrize("name", ["vanilla", "er", "mir", "aser", "ocs", "rm", "clib", "bic", "x-der"])
+def test_scaling_pixels_is_charged_to_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rule for all: MIR, ASER and OCS, which look at samples beside the batch, were the only ones to pay for it."""
+    learner = make(name, seeded(Coarse), DataFacts((1, 32, 32), classes=4))
+    executed, inputs = ExecutedOnData(), learner.problem.inputs
+
+    def preparing(samples: Any, generator: Any = None) -> Any:
+        with executed.phase("prepared"):
+            return inputs(samples, generator)
+
+    monkeypatch.setattr(learner.problem, "inputs", preparing)
+    noise = torch.randint(256, (40, 1, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    with executed:
+        for arrived, image in enumerate(noise, 1):
+            learner.learn(image, arrived % 4)
+            if arrived % 10 == 0 and learner.method.boundaries:
+                learner.end_task()
+    prepared = executed.by_phase["prepared"]
+    assert learner.ledger.spent.real == pytest.approx(executed.total - prepared, rel=0.02)
+    assert prepared > 0.2 * learner.ledger.spent.real  # so that it would show

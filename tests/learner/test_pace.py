@@ -202,7 +202,7 @@ def test_steps_are_even_where_nothing_is_frozen_whatever_is_run_beside_them(plan
     spending = tuple((spent[9::10] / spent[-1]).tolist()) if planned else ()
     stream = Stream(
         real((300 + times) * MOST), 1.0, 300, spend_savings=True, spending=spending, beside=beside, freezes=False,
-        costs=lambda step: MOST - step % 7,
+        costs=lambda step: MOST - 50 * (step % 7),
     )  # fmt: skip
     stream.arrive(300)
     assert stream.steps_at == [*range(1, 301)]

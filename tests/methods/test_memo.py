@@ -82,6 +82,7 @@ def test_the_newest_stage_is_trained_the_older_ones_and_their_statistics_rest() 
         assert torch.equal(first, second)  # it starts as the one before it
         assert first.data_ptr() != second.data_ptr()
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.eval()  # the next step brings all of it back into training mode, but for what rests
     feed(learner, TASK, 2 * TASK)
     now = model.state_dict()
     moved = {name for name in now if not torch.equal(now[name], before[name])}

@@ -69,6 +69,16 @@ def test_the_quantisers_of_the_page_are_those_of_the_record() -> None:
         assert f"| {kind} | {' | '.join(cells)} |" in page
 
 
+def test_what_is_broken_on_purpose_is_that_of_the_record_and_still_applies() -> None:
+    bench = runpy.run_path(str(ROOT / "benchmarks" / "mutations.py"))
+    record = json.loads((ROOT / "results" / "mutations.json").read_text())
+    for each in bench["BREAKAGES"]:
+        each.applied((ROOT / "src" / "budgeted" / each.file).read_text(encoding="utf-8"))
+    tried = [(each.method, each.what, each.test) for each in bench["BREAKAGES"]]
+    assert [(each["method"], each["broken"], each["caught"]) for each in record] == tried
+    assert bench["table"](record) in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+
+
 def test_every_price_is_written_down() -> None:
     written = set(re.findall(r"`(\w+)`", PRICES.read_text(encoding="utf-8")))
     assert [name for name in prices.priced_operators() if name not in written] == []

@@ -46,7 +46,7 @@ class Heard:
         monkeypatch.setattr(network, "forward_also", self.forward)
 
     def forward(self, inputs: Tensor, **how: Any) -> Tensor:
-        outputs = self._forward(inputs, **how)
+        outputs: Tensor = self._forward(inputs, **how)
         self.inputs += inputs.chunk(how["parts"])
         self.outputs += outputs.chunk(how["parts"])
         return outputs

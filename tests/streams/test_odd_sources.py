@@ -138,6 +138,7 @@ def test_an_iterator_that_blocks_does_not_keep_an_interrupted_run(number: int, t
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whoever is in the background ignores it
     )
     try:
         for _ in range(1200):

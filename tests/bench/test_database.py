@@ -63,12 +63,26 @@ def test_records_are_the_lines_of_the_files_wherever_these_lie(tmp_path: Path) -
         for run in runs
         for each in map(json.loads, (run.path / "records.jsonl").read_text().splitlines())
     ]
-    heads, found = database_of(runs).ask("SELECT run, samples, accuracy FROM records")
+    database = database_of(runs)
+    database.add_records()
+    heads, found = database.ask("SELECT run, samples, accuracy FROM records")
     assert heads == ["run", "samples", "accuracy"]
     assert len(lines) > 100
     assert sorted(found) == sorted(lines)
-    _, ((joined,),) = database_of(runs).ask("SELECT count(*) FROM records JOIN runs ON run = path")
+    _, ((joined,),) = database.ask("SELECT count(*) FROM records JOIN runs ON run = path")
     assert joined == len(lines)
+
+
+def test_damaged_records_are_no_matter_to_who_asks_for_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for run in look([RESULTS / "full-size"]).runs:
+        shutil.copytree(run.path, tmp_path / run.path.name)
+    damaged = next(tmp_path.glob("al-sar*")) / "records.jsonl"
+    damaged.write_text(damaged.read_text()[:700])
+    assert len(where(look([tmp_path]).runs, ["method=al-sar"])) == 1
+    assert main(["query", str(tmp_path), "--sql", "SELECT method FROM runs"]) == 0
+    assert "al-sar" in capsys.readouterr().out
+    assert main(["query", str(tmp_path), "--sql", "SELECT * FROM records"]) == 2
+    assert str(damaged) in capsys.readouterr().err
 
 
 def test_no_runs_are_no_rows() -> None:

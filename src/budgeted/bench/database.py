@@ -28,18 +28,20 @@ class Database:
     """What these rows of runs and the files beside them say."""
 
     def __init__(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.rows = rows
         keys = dict.fromkeys(["path", *(key for each in rows for key in each)])
         self.columns = {key: _kind_of([each.get(key) for each in rows]) for key in keys}
         self._connection = duckdb.connect(":memory:", config={"threads": 1})
         told = json.dumps([{key: _told(each.get(key)) for key in keys} for each in rows])
         kinds = json.dumps([self.columns])
         self.ask("CREATE TABLE runs AS SELECT unnest(from_json(?, ?), max_depth := 2)", [told, kinds])
-        files = {str(file): each["path"] for each in rows if (file := Path(each["path"], RECORDS)).exists()}
-        if files:
-            names = json.dumps([{"file": file, "run": run} for file, run in files.items()])
+        self._files = {str(file): each["path"] for each in rows if (file := Path(each["path"], RECORDS)).exists()}
+
+    def add_records(self) -> None:
+        """The second table, for who asks it: all files are read for its columns, and a damaged one is an error."""
+        if self._files:
+            names = json.dumps([{"file": file, "run": run} for file, run in self._files.items()])
             self.ask("CREATE TABLE _files AS SELECT unnest(from_json(?, ?), max_depth := 2)", [names, _FILES])
-            listed = ", ".join(_quoted(glob.escape(file), "'") for file in files)
+            listed = ", ".join(_quoted(glob.escape(file), "'") for file in self._files)
             self.ask(
                 f"CREATE VIEW records AS SELECT run, lines.* EXCLUDE (filename) FROM read_json([{listed}],"
                 " format = 'newline_delimited', union_by_name = true, filename = true, sample_size = -1) AS lines"

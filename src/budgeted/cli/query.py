@@ -40,7 +40,10 @@ class Query:
     def run_(self) -> None:
         if not self.folders:
             raise BudgetedError('give folders of runs, as in `budgeted query results --sql "SELECT * FROM runs"`')
-        self._print(*database_of(asked(self.folders, self.where)).ask(self.sql or _COLUMNS))
+        database, sql = database_of(asked(self.folders, self.where)), self.sql or _COLUMNS
+        if "records" in sql.lower():
+            database.add_records()
+        self._print(*database.ask(sql))
 
     def _print(self, heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         console = wide_console()

@@ -98,6 +98,15 @@ def test_wins_are_those_of_the_most_active_channels_of_every_replayed_sample() -
         assert wins.any()
 
 
+def hold_in(method: TriRE, phase: int) -> None:
+    """In a phase that does not end, half of all weights in S and half in the task's part."""
+    generator = torch.Generator().manual_seed(phase)
+    for kept in (method.shared, method.task):
+        for mask in kept.values():
+            mask.copy_(torch.rand(mask.shape, generator=generator) < 0.5)
+    method.phase, method.began, method.length = phase, 16, 1e9
+
+
 # -- which half moves which weights ----------------------------------------------------------------------------
 
 
@@ -107,11 +116,7 @@ def test_every_weight_gets_the_gradient_of_its_half(phase: int) -> None:
     learner = made()
     feed(learner, 0, 16)
     method = method_of(learner)
-    generator = torch.Generator().manual_seed(phase)
-    for kept in (method.shared, method.task):
-        for mask in kept.values():
-            mask.copy_(torch.rand(mask.shape, generator=generator) < 0.5)
-    method.phase, method.began, method.length = phase, 16, 1e9  # which does not end
+    hold_in(method, phase)
     seen: list[tuple[dict[str, Tensor], dict[str, Tensor], Any, Step]] = []
     taken = method.after_backward
 
@@ -153,11 +158,7 @@ def test_where_batches_are_of_the_memory_alone_it_is_the_stream_to_what_is_free(
     learner = made(own={"stream_share": 0.0})
     feed(learner, 0, 16)
     method = method_of(learner)
-    generator = torch.Generator().manual_seed(phase)
-    for kept in (method.shared, method.task):
-        for mask in kept.values():
-            mask.copy_(torch.rand(mask.shape, generator=generator) < 0.5)
-    method.phase, method.began, method.length = phase, 16, 1e9
+    hold_in(method, phase)
     before: list[dict[str, Tensor]] = []
     behind: list[dict[str, Tensor]] = []
     taken = method.after_backward

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from budgeted.bench.report import command_of
-from budgeted.bench.sweep import copy_records
 from budgeted.bench.text_tables import markdown_table
 from budgeted.budget import parse_bytes
 from budgeted.errors import BudgetedError
 from budgeted.learner.files import read_json, write_json
 from budgeted.runs.config import RunConfig
-from budgeted.runs.folder import CONFIG, SUMMARY, SUMMARY_SEAL, read_summary
+from budgeted.runs.folder import CONFIG, SUMMARY, SUMMARY_SEAL, copy_records, read_summary
 
 TRACK, VERIFICATION = "track.json", "verification.json"
 

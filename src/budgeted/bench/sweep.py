@@ -20,21 +20,16 @@ from typing import Any, Literal
 from budgeted.bench.places_of_work import LocalProcesses, PlaceOfWork
 from budgeted.bench.worker import TAKEN, order
 from budgeted.errors import BudgetedError
-from budgeted.learner.files import named, read_bytes, read_json, replace_file, write_json
+from budgeted.learner.files import named
 from budgeted.registry import short as short_name
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import (
     CONFIG,
-    ENVIRONMENT,
-    RECORDS,
     SUMMARY,
     RunFolder,
+    copy_records,
     read_config,
-    read_summary,
-    write_config,
-    write_summary,
 )
-from budgeted.runs.records import MOST_RECORDS
 
 log = logging.getLogger("budgeted")
 _LOOK_EVERY = 0.5  # seconds between two looks at a run that another process is at
@@ -142,15 +137,3 @@ def export(found: Sequence[Place], to: Path) -> int:
     for place in finished:
         copy_records(place.folder, to / _name(place.config), place.config)
     return len(finished)
-
-
-def copy_records(run: Path, to: Path, config: RunConfig) -> None:
-    """What a finished run recorded, with this configuration in the place of the one that names folders of a machine."""
-    to.mkdir(parents=True, exist_ok=True)
-    summary = {**read_summary(run / SUMMARY), "config": config.to_json()}
-    environment = read_json(run / ENVIRONMENT)
-    records = read_bytes(run / RECORDS, MOST_RECORDS)
-    write_config(to / CONFIG, config.to_json())
-    write_json(to / ENVIRONMENT, environment)
-    replace_file(to / RECORDS, records)
-    write_summary(to / SUMMARY, summary)  # last: with it the run is finished

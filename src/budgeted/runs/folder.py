@@ -18,8 +18,10 @@ from budgeted.learner.files import (
     json_digest,
     open_own,
     part_of,
+    read_bytes,
     read_json,
     remove,
+    replace_file,
     seal_holds,
     sealed,
     write_json,
@@ -28,7 +30,7 @@ from budgeted.learner.learner import Learner
 from budgeted.runs.config import CONFIG_SEAL, RunConfig
 from budgeted.runs.counter import StepCounter
 from budgeted.runs.keeping import NEWEST, Keep, kept
-from budgeted.runs.records import Records
+from budgeted.runs.records import MOST_RECORDS, Records
 
 CONFIG, ENVIRONMENT, RECORDS, SUMMARY = "config.json", "environment.json", "records.jsonl", "summary.json"
 CHECKPOINTS, LOCK, EXECUTED = "checkpoints", "lock", "executed_steps"
@@ -243,3 +245,15 @@ def read_summary(path: Path) -> dict[str, Any]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def copy_records(run: Path, to: Path, config: RunConfig) -> None:
+    """What a finished run recorded, with this configuration in the place of the one that names folders of a machine."""
+    to.mkdir(parents=True, exist_ok=True)
+    summary = {**read_summary(run / SUMMARY), "config": config.to_json()}
+    environment = read_json(run / ENVIRONMENT)
+    records = read_bytes(run / RECORDS, MOST_RECORDS)
+    write_config(to / CONFIG, config.to_json())
+    write_json(to / ENVIRONMENT, environment)
+    replace_file(to / RECORDS, records)
+    write_summary(to / SUMMARY, summary)  # last: with it the run is finished

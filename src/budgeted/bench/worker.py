@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from budgeted.errors import BudgetedError
+from budgeted.runs.allocation import keep_freed_memory
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import Taken
 from budgeted.runs.run import resume, start
@@ -31,6 +32,7 @@ def order(config: dict[str, Any] | None, folder: Path, accept_other_arithmetic: 
 def main() -> int:
     given = json.loads(_line())
     threading.Thread(target=_end_with_the_sweep, daemon=True).start()
+    keep_freed_memory()
     folder = Path(given["folder"])
     try:
         if given["config"] is None:

@@ -27,6 +27,7 @@ from budgeted.learner.events import Listener, csv_file, tensorboard, tracker_of
 from budgeted.methods import METHODS
 from budgeted.registry import short
 from budgeted.runs import run as runs
+from budgeted.runs.allocation import keep_freed_memory
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import CONFIG, RunFolder
 
@@ -67,6 +68,7 @@ class RunCommand:
     TensorBoard files (pip install 'budgeted[tensorboard]'), or trackio:PROJECT or wandb:PROJECT."""
 
     def run_(self) -> None:
+        keep_freed_memory()
         shown = _Shown(quiet=self.json)
         try:
             summary, path = self._run(shown)

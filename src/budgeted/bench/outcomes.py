@@ -23,6 +23,8 @@ from budgeted.replay import CODECS
 
 FILE = "outcomes.json"
 LEARNER = ("learning_rate", "optimizer", "average", "average_decay")
+HELD_OUT = ("recommended-sweep",)
+"""experiments that recommendations are tested on, and so are not made from"""
 CHOSEN = ("method", "model", "retrieval", "freezing", "codec", "spend_savings")
 """of a run's configuration: what is chosen, beside batch size and settings; the rest is given"""
 
@@ -62,6 +64,8 @@ def gather(folder: Path) -> list[Outcome]:
     groups: dict[str, list[RunResult]] = {}
     for run in query.look([folder]).runs:
         config, summary = run.config, run.summary
+        if not set(HELD_OUT).isdisjoint(run.path.parts):
+            continue
         known = streams.known_info(str(config["dataset"]))
         if known is None or known.problem != "classification" or config.get("byte_rule", "real") != "real":
             continue

@@ -197,7 +197,7 @@ def _numbers(row: Outcome) -> list[float]:
 
 
 def _kinds(row: Outcome) -> list[str]:
-    known = {f"learner.{name}" for name in LEARNER}
+    known = {f"learner.{name}" for name in (*LEARNER, "autocast")}  # lower precision is no choice of a learner's own
     rest = {k: v for k, v in row.choice.get("settings", {}).items() if k not in known and not k.startswith("codec.")}
     return [
         row.dataset,

@@ -1,7 +1,7 @@
 """Memory that a step gives back is kept for the next one.
 
-Activations and gradients of a step are a few megabytes each. glibc returns such pieces to the system as soon as they are
-free, and the next step faults the same pages in again, which costs a tenth of it. No result depends on it.
+Activations and gradients of a step are a few megabytes each. glibc returns such pieces to the system when they are free,
+and the next step faults the same pages in again. No result depends on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Memory that a step gives back is kept for the next one.
 
-Activations and gradients of a step are a few megabytes each. glibc returns such pieces to the system when they are free,
+Activations and gradients of a step are a few megabytes each. glibc returns such pieces to the system as they are freed,
 and the next step faults the same pages in again. No result depends on it.
 """
 

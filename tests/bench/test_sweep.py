@@ -119,6 +119,20 @@ def test_two_sweeps_on_one_folder_finish_what_is_to_be_done_once(tmp_path: Path)
     assert [summary["sittings"] for summary in summaries] == [1, 1]
 
 
+def test_a_run_that_another_process_is_at_comes_after_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [SMALL, replace(SMALL, seed=2), replace(SMALL, seed=3)]
+    first = places(runs, tmp_path)[0].folder
+    ended = sweep(runs, tmp_path, None, workers=1)
+    with RunFolder(first).locked(), caplog.at_level(logging.WARNING):
+        assert [next(ended)[0].config.seed for _ in range(2)] == [2, 3]
+        assert not (first / "summary.json").exists()
+    assert [(place.config.seed, error) for place, error in ended] == [(1, None)]
+    assert caplog.messages == [f"{first.name}: another process is at it"]  # once, however often it was looked at
+    assert {place.state for place in places(runs, tmp_path)} == {"finished"}
+
+
 def test_runs_are_found_while_another_process_drops_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

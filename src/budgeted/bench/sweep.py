@@ -12,10 +12,10 @@ import json
 import logging
 import os
 from collections.abc import Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from budgeted.bench.places_of_work import LocalProcesses, PlaceOfWork
 from budgeted.bench.worker import TAKEN, order
@@ -87,8 +87,8 @@ def sweep(
 ) -> Generator[tuple[Place, str | None], None, None]:
     """Run what is not finished; yields each run as it ends, with the error that ended it or None.
 
-    workers: how many processes of this machine, or another place of work. A run that another process is at is waited
-    for, and counts as finished when that process finishes it.
+    workers: how many processes of this machine, or another place of work. A run that another process is at comes after
+    the others; it is waited for, and counts as finished when that process finishes it.
     """
     if isinstance(workers, int) and workers < 1:
         raise BudgetedError(f"--workers must be 1 or more, got {workers}")
@@ -96,27 +96,40 @@ def sweep(
     waiting = [place for place in places(runs, out) if place.state != "finished"]
     started = LocalProcesses(workers) if isinstance(workers, int) else workers
     with ThreadPoolExecutor(max(1, started.at_a_time(len(waiting)))) as pool:
-        futures = {pool.submit(_execute, place, data, started, accept_other_arithmetic): place for place in waiting}
+        turns = {pool.submit(_turn, place, data, started, accept_other_arithmetic): place for place in waiting}
+        told: set[Path] = set()
         try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
+            while turns:
+                done: set[Future[Turn]] = wait(turns, return_when=FIRST_COMPLETED).done
+                for future in done:
+                    place, ended = turns.pop(future), future.result()
+                    if not isinstance(ended, Elsewhere):
+                        yield place, ended
+                        continue
+                    if place.folder not in told:
+                        log.warning("%s: another process is at it", place.folder.name)
+                        told.add(place.folder)
+                    turns[pool.submit(_turn, place, data, started, accept_other_arithmetic)] = place  # after the others
         finally:  # whatever stops the sweep stops its runs too: they have checkpoints and go on the next time
             pool.shutdown(wait=False, cancel_futures=True)
             started.stop()
 
 
-def _execute(place: Place, data: str | None, started: PlaceOfWork, accept: bool) -> str | None:
-    folder, said, losses = RunFolder(place.folder), False, 0
+class Elsewhere:
+    """How a turn ends that finds another process at the run."""
+
+
+Turn: TypeAlias = str | Elsewhere | None
+
+
+def _turn(place: Place, data: str | None, started: PlaceOfWork, accept: bool) -> Turn:
+    """Execute a run, unless another process is at it: None when it is finished, or the error that ended it."""
+    folder, losses = RunFolder(place.folder), 0
     while True:
         if os.path.lexists(place.folder / SUMMARY):
             return None  # another process has finished it
         if folder.busy():
-            if not said:
-                log.warning("%s: another process is at it, waiting", place.folder.name)
-            said = True
-            if started.stopped.wait(_LOOK_EVERY):
-                return "stopped"
-            continue
+            return "stopped" if started.stopped.wait(_LOOK_EVERY) else Elsewhere()
         begun = os.path.lexists(place.folder / CONFIG)
         config = None if begun else replace(place.config, data=data).to_json()
         code, error = started.run(order(config, place.folder.resolve(), accept), place.config)

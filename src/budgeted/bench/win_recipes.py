@@ -149,7 +149,7 @@ def codecs_on(samples: int, seeds: tuple[int, ...] = (1,)) -> Recipe:
     )
 
 
-HELD_OUT = ((3_500, "3MB", "7TFLOP"), (7_000, "6MB", "16TFLOP"))
+NEW_BUDGETS = ((3_500, "3MB", "7TFLOP"), (7_000, "6MB", "16TFLOP"))
 """samples, bytes and compute that no record has from which recommendations are made"""
 
 
@@ -165,7 +165,7 @@ def recommended_sweep() -> Recipe:
     ]
     configs = [
         replace(each, limit=samples, memory=memory, compute=compute)
-        for samples, memory, compute in HELD_OUT
+        for samples, memory, compute in NEW_BUDGETS
         for each in choices
     ]
     return Recipe(

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from budgeted.cli import main
 from budgeted.cli.commands import COMMANDS
 from budgeted.methods import METHODS
+from budgeted.runs import precision
 from budgeted.runs.config import RunConfig
 from tests.cli.small import MEMORY, QUICK, summaries
 from tests.command_line import Capture, refused, said
@@ -47,6 +48,17 @@ def test_run_prints_its_summary_as_json_and_nothing_else(tmp_path: Path, capsys:
     assert re.fullmatch("[0-9a-f]{64}", written.pop("config_sha256"))
     assert written == summary["config"]
     assert {"torch", "threads", "cpu_capability"} <= json.loads((folder / "environment.json").read_text()).keys()
+
+
+@pytest.mark.parametrize("wanted", [["--set", "learner.autocast=bfloat16"], ["--eval-precision", "bfloat16"]])
+def test_run_says_that_the_processor_imitates_bfloat16(
+    wanted: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ["run", *QUICK, *MEMORY, "--method", "vanilla", "--out"]
+    for name, kernels, flags, told in (("a", False, wanted, 1), ("b", True, wanted, 0), ("c", False, [], 0)):
+        monkeypatch.setattr(precision, "_has_kernels", lambda kernels=kernels: kernels)
+        assert main([*run, str(tmp_path / name), *flags]) == 0
+        assert capsys.readouterr().err.count("float32 (learner.autocast=none") == told
 
 
 def test_run_is_quiet_where_there_is_no_terminal(tmp_path: Path, capsys: Capture) -> None:

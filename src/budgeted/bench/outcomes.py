@@ -64,7 +64,7 @@ def gather(folder: Path) -> list[Outcome]:
     groups: dict[str, list[RunResult]] = {}
     for run in query.look([folder]).runs:
         config, summary = run.config, run.summary
-        if not set(HELD_OUT).isdisjoint(run.path.parts):
+        if not set(HELD_OUT).isdisjoint(run.path.resolve().relative_to(folder.resolve()).parts):
             continue
         known = streams.known_info(str(config["dataset"]))
         if known is None or known.problem != "classification" or config.get("byte_rule", "real") != "real":

@@ -12,7 +12,7 @@ from budgeted.bench.fair import FROM_RATES, chosen_rates, unrated
 from budgeted.bench.measured import measured_recipes
 from budgeted.bench.paper_recipes import COMPONENTS, key, paper_recipes
 from budgeted.bench.paper_recipes import vit as small_vit
-from budgeted.bench.protocols import LOWER_PRECISION, Recipe, at_equal_compute, balanced, cpu, cpu_fast, over_seeds
+from budgeted.bench.protocols import Recipe, at_equal_compute, balanced, cpu, cpu_fast, in_lower_precision, over_seeds
 from budgeted.bench.win_recipes import FROM_WIN_RATES, WIN
 from budgeted.errors import BudgetedError, UnknownName
 from budgeted.registry import load
@@ -144,10 +144,10 @@ def full_size() -> Recipe:
 
 def readings_al_full_size() -> Recipe:
     """In bfloat16: it takes an hour of a core; `full-size` has Vanilla, in float32."""
-    reading = at_full_size("al", {**WITHOUT_STEM, **WITHOUT_HEAD, **LOWER_PRECISION})
+    reading = at_full_size("al", {**WITHOUT_STEM, **WITHOUT_HEAD})
     return Recipe(
         "At the paper's size, does adaptive freezing without stem and head in its sums freeze by degrees?",
-        (replace(reading, eval_precision="bfloat16"),),
+        (in_lower_precision(reading),),
     )
 
 

@@ -1,8 +1,9 @@
 """Recipes of our own method beside the paper's and class-balanced replay, at the same bytes and executed compute.
 
-Forwards of these runs are in bfloat16. The baselines get the learning rate that is best for them of four, chosen as in
-the fair table on a seed that is in no table (`win-rates`): once as they are, and once with what ours has for
-predictions, averaged weights and mirror images, so that what is ours and what is tuning can be told apart.
+The runs at the paper's size are in bfloat16, all others in float32. The baselines get the learning rate that is best
+for them of four, chosen as in the fair table on a seed that is in no table (`win-rates`): once as they are, and once
+with what ours has for predictions, averaged weights and mirror images, so that what is ours and what is tuning can be
+told apart.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from functools import partial
 from budgeted.bench.fair import CHOSEN_ON, RATE, Rates, at_rate
 from budgeted.bench.protocols import (
     EQUAL_COMPUTE,
-    LOWER_PRECISION,
     Recipe,
     at_equal_compute,
     balanced,
-    fast,
+    cpu_fast,
+    in_lower_precision,
     over_seeds,
     with_settings,
 )
@@ -54,10 +55,11 @@ ONE_LESS: tuple[dict[str, str], ...] = (
 
 def full_size(method: str, stream: str = "gaussian") -> RunConfig:
     """The paper's size: ResNet-32, the whole of CIFAR-10, its bytes and compute, all that is saved spent."""
-    return RunConfig(
+    config = RunConfig(
         method=method, dataset="cifar10", stream=stream, model="resnet32", compute=FULL_COMPUTE, memory="7998016B",
-        spend_savings=True, eval_every=1_000, eval_precision="bfloat16", settings=LOWER_PRECISION,
+        spend_savings=True, eval_every=1_000,
     )  # fmt: skip
+    return in_lower_precision(config)
 
 
 def win_full_size() -> Recipe:
@@ -67,7 +69,7 @@ def win_full_size() -> Recipe:
 
 
 def spending(method: str) -> RunConfig:
-    return at_equal_compute(fast(method))
+    return at_equal_compute(cpu_fast(method))
 
 
 def baselines(protocol: Callable[[str], RunConfig]) -> list[RunConfig]:

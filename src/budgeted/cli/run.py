@@ -19,7 +19,7 @@ from tyro.conf import OmitArgPrefixes, UseAppendAction, arg
 
 from budgeted import streams
 from budgeted.budget import format_bytes, format_compute
-from budgeted.cli.console import logged_above
+from budgeted.cli.console import logged_above, say
 from budgeted.cli.output import Forgiving
 from budgeted.cli.set_argument import with_pairs
 from budgeted.errors import BudgetedError
@@ -30,6 +30,7 @@ from budgeted.runs import run as runs
 from budgeted.runs.allocation import keep_freed_memory
 from budgeted.runs.config import RunConfig
 from budgeted.runs.folder import CONFIG, RunFolder
+from budgeted.runs.precision import imitated
 
 _ALTERNATIVES = {
     "--slots": ("memory", "unlimited"),
@@ -90,6 +91,11 @@ class RunCommand:
         family, method = METHODS.apart(config.method)
         name = f"{family}{short(method)}-{streams.short_name(config.dataset)}-{config.stream}-{config.seed}"
         path = self.out or Path("runs") / name
+        if imitated(config):
+            shown.warn(
+                "bfloat16 is asked for, which this processor has to imitate: a step may take ten times as long as in "
+                "float32 (learner.autocast=none, --eval-precision float32)"
+            )
         with self._listeners(config.to_json()) as told:
             return runs.start(config, path, shown.report, told), path
 
@@ -118,6 +124,10 @@ class _Shown:
         self._room = 0
         self._above = contextlib.ExitStack()
         logging.basicConfig(level=logging.WARNING, format="budgeted: %(message)s", stream=self.stream)
+
+    def warn(self, text: str) -> None:
+        if not self.quiet:
+            say(f"budgeted: {text}", self.stream)
 
     def report(self, progress: runs.Progress) -> None:
         if self.quiet:

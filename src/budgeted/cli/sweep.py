@@ -32,6 +32,7 @@ from budgeted.cli.output import Forgiving
 from budgeted.errors import BudgetedError, Terminated
 from budgeted.learner.files import read_json
 from budgeted.runs.config import RunConfig
+from budgeted.runs.precision import imitated
 
 LOCAL = "local"
 
@@ -120,6 +121,8 @@ class Sweep:
                 say(line, shown)
         elif ahead:
             say(cost_of(ahead).said(measured_rate()), shown)
+            if slow := sum(map(imitated, ahead)):
+                say(f"{slow} of them in bfloat16, which this processor has to imitate: up to ten times as long", shown)
 
     def _sweep(self, runs: Sequence[RunConfig], shown: Forgiving) -> list[str]:
         """Run them; what failed, and why."""

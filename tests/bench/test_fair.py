@@ -31,7 +31,7 @@ def quick(method: str) -> RunConfig:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair, "fast", quick)
+    monkeypatch.setattr(fair, "protocol", quick)
     monkeypatch.setattr(fair, "EQUAL_COMPUTE", "100MFLOP")
     monkeypatch.setattr(fair, "at_equal_compute", lambda each: replace(each, compute="100MFLOP", spend_savings=True))
     monkeypatch.setattr(fair, "COMPARED", ("er", "mir", "not-there-yet"))

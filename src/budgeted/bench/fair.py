@@ -5,9 +5,9 @@ trains from the memory alone, which is balanced greedily and drawn from by class
 told from the company it keeps; that is for methods whose idea is a loss, a term or a second network.
 
 The learning rate of every row is chosen by one rule, before the table: the better A_AUC of two rates on a shorter
-stream and a seed that is not in the table (`choose-rate`); on a tie the lower one. Rates were chosen with
-forwards in bfloat16; the table is in float32. Methods that are not there yet are left out, and are taken up by their
-names when they are.
+stream and a seed that is not in the table (`choose-rate`); on a tie the lower one. Forwards and evaluations are in
+bfloat16, those of rates and tables alike. Methods that are not there yet are left out, and are taken up by their names
+when they are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 
 from budgeted import streams
 from budgeted.bench.protocols import (
-    AUTOCAST,
     EQUAL_COMPUTE,
     Recipe,
     at_equal_compute,
@@ -53,27 +52,32 @@ Rates = Mapping[str, str]
 """learning rates by row"""
 
 
+def protocol(method: str) -> RunConfig:
+    """`cpu-fast` in lower precision: rates and tables are of the same arithmetic."""
+    return in_lower_precision(cpu_fast(method))
+
+
 def published() -> list[RunConfig]:
     """Every method that is there as its authors have it; Vanilla with balanced classes and with a plain reservoir."""
-    vanilla = cpu_fast("vanilla")
+    vanilla = protocol("vanilla")
     controls = [balanced(vanilla), with_settings(vanilla, {"learner.selection": "reservoir"})]
-    return [at_equal_compute(each) for each in [*(cpu_fast(name) for name in COMPARED if name in METHODS), *controls]]
+    return [at_equal_compute(each) for each in [*(protocol(name) for name in COMPARED if name in METHODS), *controls]]
 
 
 def on_one_footing() -> list[RunConfig]:
     """Batches from the memory alone, greedy balancing, classes drawn alike where a method defines no retrieval."""
-    found = [balanced(cpu_fast("vanilla"))]
+    found = [balanced(protocol("vanilla"))]
     for name in OWN_IDEA:
         if name not in METHODS or not METHODS[name].trains:
             continue
-        config = with_settings(cpu_fast(name), {"method.stream_share": "0", "learner.selection": "greedy-balanced"})
+        config = with_settings(protocol(name), {"method.stream_share": "0", "learner.selection": "greedy-balanced"})
         found.append(config if "retrieval" in METHODS[name].own else balanced(config))
     return [at_equal_compute(each) for each in found]
 
 
 def er_at_the_steps_of(other: RunConfig, iterations_of: Callable[[RunConfig], float]) -> RunConfig:
     """ER with as many steps as another method can pay for: what that method's choice is worth, apart from its price."""
-    return replace(cpu_fast("er"), iterations=round(iterations_of(other), 4))
+    return replace(protocol("er"), iterations=round(iterations_of(other), 4))
 
 
 def planned_iterations(config: RunConfig) -> float:
@@ -85,9 +89,9 @@ def planned_iterations(config: RunConfig) -> float:
 
 def choose_rate() -> Recipe:
     total = parse_compute(EQUAL_COMPUTE)
-    part = total.amount * CHOSEN_AT // (cpu_fast("er").limit or 1)
+    part = total.amount * CHOSEN_AT // (protocol("er").limit or 1)
     rows = {row_of(config): config for config in (*published(), *on_one_footing())}
-    shorter = [replace(in_lower_precision(each), limit=CHOSEN_AT, compute=f"{part}FLOP") for each in rows.values()]
+    shorter = [replace(each, limit=CHOSEN_AT, compute=f"{part}FLOP") for each in rows.values()]
     return Recipe(
         "Which of two learning rates suits each row of the fair table? A shorter stream, a seed that is not in it.",
         over_seeds([with_settings(config, {RATE: rate}) for config in shorter for rate in RATES], (CHOSEN_ON,)),
@@ -129,9 +133,8 @@ def one_footing(rates: Rates) -> Recipe:
 
 
 def row_of(config: RunConfig) -> str:
-    """What a learning rate is chosen for: the method and its parts and settings, whatever the stream, the budget and
-    the precision."""
-    settings = {key: value for key, value in config.settings.items() if key not in (RATE, AUTOCAST)}
+    """What a learning rate is chosen for: the method and its parts and settings, whatever the stream and the budget."""
+    settings = {key: value for key, value in config.settings.items() if key != RATE}
     return json.dumps([config.method, config.retrieval, config.freezing, settings], sort_keys=True)
 
 

@@ -87,10 +87,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, str]) -> RunConfig:
     return replace(config, settings={**config.settings, **settings})
 
 
-AUTOCAST = "learner.autocast"
-
-
 def in_lower_precision(config: RunConfig) -> RunConfig:
     """Forwards and evaluations in bfloat16, the same operations: two thirds of the time where the processor multiplies
-    it, ten times as long where it does not, so that tables which others are to make again are in float32."""
-    return replace(with_settings(config, {AUTOCAST: "bfloat16"}), eval_precision="bfloat16")
+    it, ten times as long where it does not."""
+    return replace(with_settings(config, {"learner.autocast": "bfloat16"}), eval_precision="bfloat16")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 ImageShape = tuple[int, int, int]  # channels, height, width
@@ -20,6 +21,22 @@ class StemMaxPool(nn.MaxPool2d):
     outside_paper_count = True
 
 
+class GlobalMean(nn.AdaptiveAvgPool2d):
+    """The mean of every channel, whose gradient has the layout of what was given.
+
+    torch's own makes one of rows and columns from an input that is channels_last, and each elementwise operation up to
+    the next convolution then walks two layouts at once, six times as long on a CPU. The values are the same bits.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.is_contiguous(memory_format=torch.channels_last):
+            return images.permute(0, 2, 3, 1).mean((1, 2))
+        return super().forward(images).flatten(1)
+
+
 class ImageClassifier(nn.Module):
     """A feed-forward chain: stem, stages, pooling, linear head, registered in the order they are computed."""
 
@@ -27,7 +44,7 @@ class ImageClassifier(nn.Module):
         super().__init__()
         self.stem = stem
         self.stages = stages
-        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.pool = GlobalMean()
         self.head = nn.Linear(features, classes)
 
     def features(self, images: Tensor) -> Tensor:

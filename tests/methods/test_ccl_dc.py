@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from budgeted.learner import Learner
 from budgeted.methods import METHODS, Method, Step, ccl_dc_over, method
 from budgeted.methods.ccl_dc import Collaboration
 from budgeted.methods.der import LOGITS
+from budgeted.methods.masks import masked_weights
+from budgeted.methods.sparcl import SparseContinualLearning
 from budgeted.network import Network
-from tests.bright_rows import samples
+from tests.bright_rows import FACTS, samples
 from tests.methods.small import assert_charged_as_executed, assert_resumes_exactly, feed, learner_of
 
 CCL_DC = METHODS["ccl-dc"]
@@ -228,6 +231,51 @@ def test_the_second_network_comes_off_the_memory() -> None:
     assert mine.nbytes() == before
 
 
+@pytest.mark.parametrize("name", ["ccl-dc-sparcl", "ccl-dc-trire"])
+def test_methods_that_follow_their_network_from_the_first_moment_are_charged_and_resumed(
+    name: str, tmp_path: Path
+) -> None:
+    facts = dataclasses.replace(FACTS, samples=36)
+    assert_charged_as_executed(learner_of(METHODS[name], "tiny", facts=facts), 24, task=12)
+    learner = learner_of(METHODS[name], "tiny", facts=facts)
+    assert_resumes_exactly(learner, tmp_path / "saved", at=16, end=26, task=12, model="tiny")
+
+
+def test_each_network_has_masks_of_its_own() -> None:
+    learner = learner_of(METHODS["ccl-dc-sparcl"], "tiny")
+    feed(learner, 0, 24)
+    technique = technique_of(learner)
+    assert isinstance(technique, SparseContinualLearning)
+    assert isinstance(technique.twin, SparseContinualLearning)
+    halves = ((technique, learner.network), (technique.twin, technique.peer))
+    for half, network in halves:
+        for name, weight in masked_weights(network).items():
+            assert torch.equal(weight != 0, half.active[name])
+            assert half.active[name].float().mean().item() == pytest.approx(half.density, abs=0.01)
+    assert any(not torch.equal(mask, technique.twin.active[name]) for name, mask in technique.active.items())
+
+
+def test_the_second_network_has_the_streams_half_apart_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = learner_of(METHODS["ccl-dc-trire"], "tiny", facts=dataclasses.replace(FACTS, samples=36))
+    feed(learner, 0, 12)
+    seen: dict[int, int] = {}
+
+    def noted(network: Network) -> None:
+        gradients = network.gradients
+
+        def counted(purpose: Any, inputs: Tensor, loss: Any, **how: Any) -> Any:
+            seen[id(network)] = seen.get(id(network), 0) + len(inputs)
+            return gradients(purpose, inputs, loss, **how)
+
+        monkeypatch.setattr(network, "gradients", counted)
+
+    networks = (learner.network, technique_of(learner).peer)
+    for network in networks:
+        noted(network)
+    feed(learner, 12, 20)
+    assert [seen[id(network)] for network in networks] == [8 * learner.stream_batch] * 2
+
+
 @pytest.mark.parametrize("name", ["ccl-dc", "ccl-dc-ewc"])
 def test_it_resumes_exactly(name: str, tmp_path: Path) -> None:
     assert_resumes_exactly(learner_of(METHODS[name]), tmp_path / "saved", at=16, end=26, task=12)
@@ -239,6 +287,7 @@ def test_it_resumes_exactly(name: str, tmp_path: Path) -> None:
         ("ccl-dc-nothing", "unknown method 'ccl-dc-nothing'"),
         ("ccl-dc-ccl-dc", "has a second network already"),
         ("ccl-dc-gdumb", "runs none"),
+        ("ccl-dc-remind", "cannot read what 'remind' stores"),
     ],
 )
 def test_what_it_cannot_go_over_is_refused_in_one_line(name: str, says: str) -> None:

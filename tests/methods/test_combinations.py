@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from itertools import cycle
 from typing import Any
 
 import pytest
 
+from budgeted.errors import BudgetedError
 from budgeted.freezing.policies import POLICIES
 from budgeted.learner import LearnerSettings, Settings
-from budgeted.methods import METHODS
+from budgeted.methods import METHODS, ccl_dc_over, lider_over
 from budgeted.replay.retrieval import RETRIEVALS
-from tests.bright_rows import FACTS
+from tests.bright_rows import FACTS, samples
 from tests.methods.small import RealOps, assert_charged_as_executed, feed, learner_of
 
+OVER = {"lider": lider_over, "ccl-dc": ccl_dc_over}
+REFUSED = {"lider": ("lider", "gdumb", "memo", "remind"), "ccl-dc": ("ccl-dc", "gdumb", "remind")}
 NAMES = ("x-der", "ccl-dc", "memo", "remind", "sparcl", "trire")
 COUNT, TASK = 15, 5
 SOON: dict[str, dict[str, Any]] = {
@@ -49,3 +53,18 @@ def test_other_parts_go_with_it(name: str, freezing: str, retrieval: str) -> Non
     assert learner.steps > COUNT // 2
     if freezing in ("constant", "linear", "random", "ptlf"):
         assert learner.mean_frozen_share > 0
+
+
+@pytest.mark.parametrize("term", OVER)
+@pytest.mark.parametrize("name", METHODS)
+def test_a_term_goes_over_a_method_or_says_at_once_why_not(name: str, term: str) -> None:
+    if name in REFUSED[term]:
+        with pytest.raises(BudgetedError, match=f"'{re.escape(name)}'") as refused:
+            OVER[term](METHODS[name])
+        assert "\n" not in str(refused.value)
+        return
+    composed = OVER[term](METHODS[name])
+    learner = learner_of(composed, "tiny", facts=dataclasses.replace(FACTS, samples=COUNT))
+    feed(learner, 0, COUNT, TASK)
+    assert learner.steps >= (1 if term == "ccl-dc" else COUNT // 2)
+    assert len(learner.predict([image for image, _ in samples(3)])) == 3

@@ -56,6 +56,7 @@ class Collaboration(Behind):
     """weight of what the other network says"""
     kd_temperature: float = limited(4.0, "above 0")
     """of the distillation"""
+    _both: bool = field(default=False, init=False, repr=False, compare=False)  # are there two already?
     _peer_loss: Tensor | None = field(default=None, init=False, repr=False, compare=False)
     _peer_logits: Tensor | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -66,8 +67,15 @@ class Collaboration(Behind):
         self.twin = self.base(**own)
         self.twin.columns(learner.problem.classes)
         self.twin.begin(cast(LentToMethod, _BesideTheOther(learner, self.peer)))
+        self._both = True
 
     # -- a step ------------------------------------------------------------------------------------------------
+
+    def pick(self, samples: Any, rows: Tensor) -> Tensor:
+        """The first half picks; the second is asked where that is more than a choice."""
+        if self.leaves_out:
+            self.twin.pick(samples, rows)
+        return super().pick(samples, rows)
 
     def loss(self, step: Step, logits: Tensor) -> Tensor:
         peer_logits = self.peer.forward(step.inputs)
@@ -118,6 +126,8 @@ class Collaboration(Behind):
 
     def grown(self) -> None:
         super().grown()
+        if not self._both:  # the method begins, and follows its own network
+            return
         problem = self.learner.problem
         problem.grow(self.peer, max(1, len(problem.keys)), self.learner.generator("technique"))
         self.twin.grown()
@@ -188,6 +198,10 @@ def ccl_dc_over(method: type[Method], name: str | None = None) -> type[Method]:
         raise BudgetedError(f"{method.name!r} has a second network already: give the method under it")
     if not method.trains:
         raise BudgetedError(f"CCL-DC teaches in training steps over the stream: {method.name!r} runs none")
+    if method.recodes:
+        raise BudgetedError(
+            f"CCL-DC's second network cannot read what {method.name!r} stores, codes of the first; choose another"
+        )
     own = {
         "__doc__": f"collaborative learning of two networks with a distillation chain over {method.name}",
         "name": name or f"ccl-dc-{method.name}",

@@ -90,6 +90,8 @@ class Method(Keeps):
     """whether it does something when a task ends; on a stream without tasks, after every fifth of it"""
     reshapes: ClassVar[bool] = False
     """whether it changes the network on the way, so that no other method can be a term over it"""
+    recodes: ClassVar[bool] = False
+    """whether what it stores is made by its own network, so that no second one can read it"""
     rests: ClassVar[str] = ""
     """what of the network it lets rest by design, in words; the frozen share is that of freezing policies alone"""
     trains: ClassVar[bool] = True

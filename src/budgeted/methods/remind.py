@@ -54,6 +54,7 @@ class REMIND(Method):
     kept = ("_over",)
     boundaries: ClassVar[bool] = True
     reshapes: ClassVar[bool] = True
+    recodes: ClassVar[bool] = True
     rests: ClassVar[str] = "the front, once its base is over"
     stream_share: float = 0.5
 

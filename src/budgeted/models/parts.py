@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 
 ImageShape = tuple[int, int, int]  # channels, height, width
@@ -21,6 +22,13 @@ class StemMaxPool(nn.MaxPool2d):
     outside_paper_count = True
 
 
+@torch.fx.wrap  # one step to whoever follows the network symbolically: the layout is known when it runs
+def _mean_of_places(images: Tensor) -> Tensor:
+    if images.is_contiguous(memory_format=torch.channels_last):
+        return images.permute(0, 2, 3, 1).mean((1, 2))
+    return images.mean((2, 3))
+
+
 class GlobalMean(nn.AdaptiveAvgPool2d):
     """The mean of every channel, whose gradient has the layout of what was given.
 
@@ -32,9 +40,7 @@ class GlobalMean(nn.AdaptiveAvgPool2d):
         super().__init__(1)
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.is_contiguous(memory_format=torch.channels_last):
-            return images.permute(0, 2, 3, 1).mean((1, 2))
-        return super().forward(images).flatten(1)
+        return _mean_of_places(images)
 
 
 class ImageClassifier(nn.Module):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from budgeted.learner import DataFacts, Learner, export, load, save
 from budgeted.learner.files import sealed
 from budgeted.learner.saving import _only_writer
 from budgeted.learner.state import weights_digest
-from budgeted.methods import METHODS
+from budgeted.methods import METHODS, Method
+from budgeted.methods.er import ER
 
 FACTS = DataFacts((1, 8, 8), (0.3,), (0.4,), classes=4, samples=80)
 
@@ -45,6 +47,43 @@ def test_a_loaded_learner_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None
     assert again.ledger.spent == taught.ledger.spent
     assert again.steps == taught.steps
     assert again.nbytes_by_item() == taught.nbytes_by_item()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        METHODS["er"](stream_share=0.25, retrieval="class-balanced"),
+        METHODS["sparcl"](density=0.5),
+        METHODS["lider-der++"](alpha=0.9, target_weight=2.0, target_steps=5),
+    ],
+)
+def test_what_a_method_was_made_with_comes_back(method: Method, tmp_path: Path) -> None:
+    model = models.build("cnn8", classes=1, input_shape=(1, 8, 8), seed=3)
+    taught = Learner(model, method, FACTS, slots=20, seed=3)
+    feed(taught, 0, 21)
+    save(taught, tmp_path / "saved")
+    again = load(tmp_path / "saved", models.build("cnn8", classes=1, input_shape=(1, 8, 8), seed=9))
+    for item in dataclasses.fields(method):
+        if item.init:
+            assert getattr(again.method, item.name) == getattr(method, item.name), item.name
+    for each in (taught, again):
+        feed(each, 21, 40)
+    assert weights_digest(again) == weights_digest(taught)
+
+
+def test_a_method_whose_setting_no_file_can_hold_is_asked_for(tmp_path: Path) -> None:
+    @dataclasses.dataclass
+    class Given(ER):
+        """with a setting that is an object"""
+
+        wish: object = None
+
+    Given.name = "er"
+    model = models.build("cnn8", classes=1, input_shape=(1, 8, 8), seed=3)
+    save(Learner(model, Given(wish=Path("here")), FACTS, slots=20), tmp_path / "saved")
+    with pytest.raises(BudgetedError, match="give it as own_method"):
+        load(tmp_path / "saved", model)
+    assert load(tmp_path / "saved", model, Given(wish=Path("here"))).method.name == "er"
 
 
 def test_export_holds_the_weights_and_the_classes(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from budgeted.learner.settings import LearnerSettings, Settings
 from budgeted.methods import METHODS, Method
 from budgeted.problems import Augmentation, DataFacts, Problem
 
+_PARTS = ("selection", "retrieval", "freezing", "codec")
 _BY_DIGEST = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")
 
 
@@ -111,7 +112,8 @@ def load(
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
         raise BudgetedError(f"the learner was saved on {told['device']}, which is not here: load it with device='cpu'")
     name, parts, settings = told["method"], told["parts"], told["settings"]
-    if own_method is None and (name not in METHODS or None in parts.values()):
+    own_settings = told.get("method_settings", {})  # None: JSON cannot say them
+    if own_method is None and (name not in METHODS or None in parts.values() or own_settings is None):
         raise BudgetedError(f"the learner used a method or parts of its own, {name!r}: give it as own_method")
     model = model if model is not None else told["model"]
     if model is None:
@@ -122,7 +124,7 @@ def load(
     compute = told["budget"]["compute"]
     learner = Learner(
         model,
-        own_method or dataclasses.replace(METHODS[name](), **parts),
+        own_method or METHODS[name](**parts, **own_settings),
         own_problem or DataFacts(**told["data"]),
         slots=told["slots"],
         iterations=told["iterations"],
@@ -219,11 +221,20 @@ def _refuse_other_weights(path: Path) -> None:
     raise BudgetedError(f"{path} is no model that was exported: choose another name")
 
 
+def _settings_of(method: Method) -> dict[str, Any] | None:
+    """What it was made with that is no default, also by whoever made it; None if that is not for JSON to say."""
+    own = [item for item in dataclasses.fields(method) if item.init and item.name not in _PARTS]
+    found = {item.name: value for item in own if (value := getattr(method, item.name)) != item.default}
+    plain = all(value is None or isinstance(value, bool | int | float | str) for value in found.values())
+    return found if plain else None
+
+
 def _described(learner: Learner) -> dict[str, Any]:
     """How the learner was built."""
-    chosen = {part: getattr(learner.method, part) for part in ("selection", "retrieval", "freezing", "codec")}
+    chosen = {part: getattr(learner.method, part) for part in _PARTS}
     return {
         "method": learner.method.name,
+        "method_settings": _settings_of(learner.method),
         "parts": {part: name if isinstance(name, str) else None for part, name in chosen.items()},
         "model": learner.model_name,
         "data": dataclasses.asdict(learner.data) if isinstance(learner.data, DataFacts) else None,

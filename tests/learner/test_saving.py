@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from budgeted.learner import DataFacts, Learner, export, load, save
 from budgeted.learner.files import sealed
 from budgeted.learner.saving import _only_writer
 from budgeted.learner.state import weights_digest
-from budgeted.methods import METHODS, Method
+from budgeted.methods import METHODS
 from budgeted.methods.er import ER
 
 FACTS = DataFacts((1, 8, 8), (0.3,), (0.4,), classes=4, samples=80)
@@ -50,14 +51,15 @@ def test_a_loaded_learner_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "method",
+    ("name", "own"),
     [
-        METHODS["er"](stream_share=0.25, retrieval="class-balanced"),
-        METHODS["sparcl"](density=0.5),
-        METHODS["lider-der++"](alpha=0.9, target_weight=2.0, target_steps=5),
+        ("er", {"stream_share": 0.25, "retrieval": "class-balanced"}),
+        ("sparcl", {"density": 0.5}),
+        ("lider-der++", {"alpha": 0.9, "target_weight": 2.0, "target_steps": 5}),
     ],
 )
-def test_what_a_method_was_made_with_comes_back(method: Method, tmp_path: Path) -> None:
+def test_what_a_method_was_made_with_comes_back(name: str, own: dict[str, Any], tmp_path: Path) -> None:
+    method = METHODS[name](**own)
     model = models.build("cnn8", classes=1, input_shape=(1, 8, 8), seed=3)
     taught = Learner(model, method, FACTS, slots=20, seed=3)
     feed(taught, 0, 21)

@@ -1,9 +1,8 @@
 """Recipes of our own method beside the paper's and class-balanced replay, at the same bytes and executed compute.
 
-The runs at the paper's size are in bfloat16, all others in float32. The baselines get the learning rate that is best
-for them of four, chosen as in the fair table on a seed that is in no table (`win-rates`): once as they are, and once
-with what ours has for predictions, averaged weights and mirror images, so that what is ours and what is tuning can be
-told apart.
+Forwards and evaluations are in bfloat16, as in the fair table. The baselines get the learning rate that is best for
+them of four, chosen as there on a seed that is in no table (`win-rates`): once as they are, and once with what ours has
+for predictions, averaged weights and mirror images, so that what is ours and what is tuning can be told apart.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ def win_full_size() -> Recipe:
 
 
 def spending(method: str) -> RunConfig:
-    return at_equal_compute(cpu_fast(method))
+    return in_lower_precision(at_equal_compute(cpu_fast(method)))
 
 
 def baselines(protocol: Callable[[str], RunConfig]) -> list[RunConfig]:

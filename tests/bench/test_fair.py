@@ -36,6 +36,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair, "at_equal_compute", lambda each: replace(each, compute="100MFLOP", spend_savings=True))
     monkeypatch.setattr(fair, "COMPARED", ("er", "mir", "not-there-yet"))
     monkeypatch.setattr(fair, "OWN_IDEA", ("ewc", "der++", "not-there-yet"))
+    monkeypatch.setattr(fair, "PAPER_CHARGES", {"mir": 4.12})
     monkeypatch.setattr(fair, "CHOSEN_AT", 40)
 
 
@@ -63,6 +64,11 @@ def test_rates_are_chosen_from_the_records_and_the_table_is_run_at_them(
     assert [each.method for each in published] == ["er", "mir", "vanilla", "vanilla", "er"]
     assert published[2].retrieval == "class-balanced"
     assert published[3].settings["learner.selection"] == "reservoir"
+
+    for each in made["paper-charges"]:
+        assert (each.settings[fair.RATE], each.byte_rule) == (rates[fair.row_of(each)], "paper")
+        assert each.iterations == 0.243  # by the figure that the paper prints, and no compute is given
+        assert each.compute is None
 
     mir, control = (runs.start(config, tmp_path / f"table-{config.method}") for config in (published[1], published[4]))
     assert control["iterations"] == pytest.approx(mir["iterations"], abs=2)

@@ -169,25 +169,9 @@ def methods() -> Recipe:
     )
 
 
-PAPER_CHARGES = {"ewc": 1.0, "mir": 4.12, "ocs": 2.0, "lider": 2.33}
-"""An iteration over ER's, as the paper prints it: of its methods whose compute or bytes we charge otherwise."""
-
-
-def paper_charges() -> Recipe:
-    """The iterations and slots that the paper's own accounting gives; `methods` has all at an honest price."""
-    configs = [
-        replace(cpu_fast(name), iterations=round(1 / charge, 3), byte_rule="paper")
-        for name, charge in PAPER_CHARGES.items()
-    ]
-    return Recipe(
-        "Does it change the order of methods to charge them as the paper does? Gaussian stream, protocol cpu-fast.",
-        over_seeds(configs, (1, 2)),
-    )
-
-
 def freezing_policies() -> Recipe:
     """The adaptive policy under Vanilla is the method `al`."""
-    vanilla, al = (at_equal_compute(cpu_fast(name)) for name in ("vanilla", "al"))
+    vanilla, al = (in_lower_precision(at_equal_compute(cpu_fast(name))) for name in ("vanilla", "al"))
     configs = [vanilla, al, *(replace(vanilla, freezing=name) for name in POLICIES)]
     return Recipe(
         "Which freezing policy learns most from the same executed compute? Vanilla, Gaussian, protocol cpu-fast.",
@@ -294,7 +278,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "full-size": full_size,
     "savings": savings,
     "methods": methods,
-    "paper-charges": paper_charges,
     "freezing-policies": freezing_policies,
     "vit": vit,
     "datasets": on_datasets,

@@ -76,7 +76,9 @@ def draw_over_stream(groups: Sequence[Group], path: Path) -> None:
 def draw_dots(groups: Sequence[Group], path: Path) -> None:
     """A_AUC and A_last of every row: a dot at the mean, its 95 % interval, and every seed as a small mark."""
     note = "dot: mean; line: 95 % interval of the mean (Student's t), cut at the edge; small: single seeds"
-    with drawn(path, groups, note, 1, 2, height=1.2 + 0.34 * len(groups), share_x=False) as (_, panels):
+    names = [wrapped(group.label, 34) for group in groups]
+    row = max(0.34, *(0.17 * (1 + name.count("\n")) for name in names))  # inches: the longest name sets the distance
+    with drawn(path, groups, note, 1, 2, height=1.2 + row * len(groups), share_x=False) as (_, panels):
         for axes, key, title in zip(panels, ("a_auc", "a_last"), ("A_AUC, %", "A_last, %"), strict=True):
             for place, group in enumerate(groups):
                 values = [100 * value for value in group.values(key)]
@@ -85,7 +87,7 @@ def draw_dots(groups: Sequence[Group], path: Path) -> None:
                     axes.plot(confidence_interval(values), (place, place), color=colour, linewidth=2, zorder=2)
                     axes.plot(values, [place] * len(values), "|", color=colour, markersize=7, alpha=0.6, zorder=2)
                 axes.plot(np.mean(values), place, "o", color=colour, markersize=6, zorder=3)
-            axes.set_yticks(range(len(groups)), [wrapped(group.label, 34) for group in groups])
+            axes.set_yticks(range(len(groups)), names)
             axes.set_ylim(len(groups) - 0.5, -0.5)
             axes.set_xlabel(title)
             _limit_to_seeds(axes, [100 * value for group in groups for value in group.values(key)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-import torch.fx
 from torch import Tensor, nn
 
 ImageShape = tuple[int, int, int]  # channels, height, width
@@ -22,27 +20,6 @@ class StemMaxPool(nn.MaxPool2d):
     outside_paper_count = True
 
 
-@torch.fx.wrap  # one step to whoever follows the network symbolically: the layout is known when it runs
-def _mean_of_places(images: Tensor) -> Tensor:
-    if images.is_contiguous(memory_format=torch.channels_last):
-        return images.permute(0, 2, 3, 1).mean((1, 2))
-    return images.mean((2, 3))
-
-
-class GlobalMean(nn.AdaptiveAvgPool2d):
-    """The mean of every channel, whose gradient has the layout of what was given.
-
-    torch's own makes one of rows and columns from an input that is channels_last, and each elementwise operation up to
-    the next convolution then walks two layouts at once, six times as long on a CPU. The values are the same bits.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(1)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return _mean_of_places(images)
-
-
 class ImageClassifier(nn.Module):
     """A feed-forward chain: stem, stages, pooling, linear head, registered in the order they are computed."""
 
@@ -50,7 +27,7 @@ class ImageClassifier(nn.Module):
         super().__init__()
         self.stem = stem
         self.stages = stages
-        self.pool = GlobalMean()
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(features, classes)
 
     def features(self, images: Tensor) -> Tensor:
